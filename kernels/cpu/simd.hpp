@@ -1,0 +1,103 @@
+#pragma once
+// One vector of floats, written with the compiler's vector extension: the same source becomes AVX-512, AVX2 or plain
+// SSE code, and reads as arithmetic.
+
+#include <longstraw/memory/view.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace longstraw::kernels::simd {
+
+#if defined(__AVX512F__)
+inline constexpr index lanes = 16;
+#elif defined(__AVX__)
+inline constexpr index lanes = 8;
+#else
+inline constexpr index lanes = 4;
+#endif
+
+typedef float vec __attribute__((vector_size(lanes * 4)));
+typedef std::int32_t ivec __attribute__((vector_size(lanes * 4)));
+
+inline vec load(const float* p) {
+  vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
+inline vec splat(float x) { return vec{} + x; }
+
+/// The first n (0 <= n < lanes) values, zero beyond; the matching store leaves memory beyond alone.
+inline vec load_part(const float* p, index n) {
+  vec v{};
+  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(float));
+  return v;
+}
+inline void store_part(float* p, vec v, index n) { std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float)); }
+
+inline vec max(vec a, vec b) { return a > b ? a : b; }
+inline vec min(vec a, vec b) { return a < b ? a : b; }
+
+inline float sum(vec v) {
+  float s[lanes];
+  store(s, v);
+  for (index half = lanes / 2; half > 0; half /= 2)
+    for (index i = 0; i < half; ++i) s[i] += s[i + half];
+  return s[0];
+}
+inline float largest(vec v) {
+  float s[lanes];
+  store(s, v);
+  for (index half = lanes / 2; half > 0; half /= 2)
+    for (index i = 0; i < half; ++i) s[i] = s[i] > s[i + half] ? s[i] : s[i + half];
+  return s[0];
+}
+
+/// e^x within 2 units in the last place on [-87, 88]; 0 below, +inf above, NaN stays NaN.
+/// x = n ln 2 + r with |r| <= ln 2 / 2; a degree-7 polynomial gives e^r and n goes into the exponent bits.
+inline vec exp(vec x) {
+  constexpr float log2_e = 1.44269504088896341f;
+  constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.42860682030941723e-6f;
+  const vec bounded = min(max(x, splat(-88.0f)), splat(88.5f));
+  constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const vec shifted = bounded * log2_e + round_magic;
+  const vec n = shifted - round_magic;
+  const vec r = (bounded - n * ln2_high) - n * ln2_low;
+  vec p = splat(1.0f / 5040.0f);
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  // 2^n in two factors, so that n = 128 and n = -127 do not leave the exponent's range.
+  const ivec k = std::bit_cast<ivec>(shifted) - std::bit_cast<std::int32_t>(round_magic);
+  const ivec half = k >> 1;
+  const vec a = std::bit_cast<vec>((half + 127) << 23);
+  const vec b = std::bit_cast<vec>((k - half + 127) << 23);
+  vec y = p * a * b;
+  y = x < splat(-87.3f) ? vec{} : y;
+  y = x > splat(88.7f) ? splat(std::numeric_limits<float>::infinity()) : y;
+  return x == x ? y : x;
+}
+
+inline vec sigmoid(vec x) { return 1.0f / (1.0f + exp(-x)); }
+
+/// Calls body(offset, load_fn, store_fn) for every whole vector of [0, n) and once for the rest.
+/// load_fn(pointer) and store_fn(pointer, value) touch only what is inside n.
+template <class F>
+inline void for_each_vec(index n, F&& body) {
+  index i = 0;
+  for (; i + lanes <= n; i += lanes)
+    body(i, [i](const float* p) { return load(p + i); }, [i](float* p, vec v) { store(p + i, v); });
+  if (const index rest = n - i; rest > 0)
+    body(i, [i, rest](const float* p) { return load_part(p + i, rest); },
+         [i, rest](float* p, vec v) { store_part(p + i, v, rest); });
+}
+
+}  // namespace longstraw::kernels::simd

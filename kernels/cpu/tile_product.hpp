@@ -1,0 +1,98 @@
+#pragma once
+// C (+)= A B for tiles that live in the first-level caches (attention and gated-delta tiles, up to a few hundred rows).
+// oneDNN's call overhead would cost more than such a product; this one is inlined into the kernel that needs it.
+//
+// A is read one value at a time, so any strides will do and a transposed A costs nothing. B and C have contiguous rows.
+
+#include <longstraw/kernels/cpu/simd.hpp>
+
+#include <algorithm>
+
+namespace longstraw::kernels {
+
+/// Element (i, k) of the left factor is data[i * row_stride + k * col_stride].
+struct left_factor {
+  const float* data;
+  index row_stride;
+  index col_stride;
+};
+inline left_factor as_left(cmat a) { return {a.data, a.stride, 1}; }
+inline left_factor as_left_transposed(cmat a) { return {a.data, 1, a.stride}; }
+
+namespace detail {
+
+template <int Rows, int Vecs, bool Add, bool Part>
+inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride, left_factor a, const float* b,
+                                                       index b_stride, index depth, index last_part) {
+  using namespace simd;
+  vec acc[Rows][Vecs];
+  for (int r = 0; r < Rows; ++r)
+    for (int v = 0; v < Vecs; ++v) {
+      float* p = c + r * c_stride + v * lanes;
+      acc[r][v] = !Add ? vec{} : (Part && v == Vecs - 1) ? load_part(p, last_part) : load(p);
+    }
+  for (index k = 0; k < depth; ++k) {
+    vec row[Vecs];
+    for (int v = 0; v < Vecs; ++v) {
+      const float* p = b + k * b_stride + v * lanes;
+      row[v] = (Part && v == Vecs - 1) ? load_part(p, last_part) : load(p);
+    }
+    for (int r = 0; r < Rows; ++r) {
+      const vec x = splat(a.data[r * a.row_stride + k * a.col_stride]);
+      for (int v = 0; v < Vecs; ++v) acc[r][v] += x * row[v];
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int v = 0; v < Vecs; ++v) {
+      float* p = c + r * c_stride + v * lanes;
+      if (Part && v == Vecs - 1)
+        store_part(p, acc[r][v], last_part);
+      else
+        store(p, acc[r][v]);
+    }
+}
+
+// Rows of a register block: with 32 vector registers, 6 x 4 accumulators, 4 of B and 1 of A fit.
+inline constexpr int block_rows = 6;
+
+template <int Vecs, bool Add, bool Part>
+inline void column_block(mat c, left_factor a, cmat b, index column, index depth, index last_part) {
+  index i = 0;
+  auto at = [&](index row) { return left_factor{a.data + row * a.row_stride, a.row_stride, a.col_stride}; };
+  for (; i + block_rows <= c.rows; i += block_rows)
+    tile_kernel<block_rows, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part);
+  switch (c.rows - i) {
+    case 5: tile_kernel<5, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
+    case 4: tile_kernel<4, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
+    case 3: tile_kernel<3, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
+    case 2: tile_kernel<2, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
+    case 1: tile_kernel<1, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
+    default: break;
+  }
+}
+
+template <bool Add>
+inline void tile_product(mat c, left_factor a, cmat b) {
+  constexpr index wide = 4 * simd::lanes;
+  index column = 0;
+  for (; column + wide <= c.cols; column += wide) column_block<4, Add, false>(c, a, b, column, b.rows, 0);
+  index rest = c.cols - column;
+  if (rest >= 2 * simd::lanes) {
+    column_block<2, Add, false>(c, a, b, column, b.rows, 0);
+    column += 2 * simd::lanes, rest -= 2 * simd::lanes;
+  }
+  if (rest >= simd::lanes) {
+    column_block<1, Add, false>(c, a, b, column, b.rows, 0);
+    column += simd::lanes, rest -= simd::lanes;
+  }
+  if (rest > 0) column_block<1, Add, true>(c, a, b, column, b.rows, rest);
+}
+
+}  // namespace detail
+
+///  c [m, n] = a [m, k] b [k, n]
+inline void tile_product(mat c, left_factor a, cmat b) { detail::tile_product<false>(c, a, b); }
+///  c [m, n] += a [m, k] b [k, n]
+inline void tile_product_add(mat c, left_factor a, cmat b) { detail::tile_product<true>(c, a, b); }
+
+}  // namespace longstraw::kernels

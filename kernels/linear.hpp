@@ -1,0 +1,21 @@
+#pragma once
+// Linear layers in the layout of checkpoints: weight [out, in], y = x weight^T + bias. Products run on oneDNN, one
+// thread each, over blocks whose borders depend on the shapes alone: results have the same bits for any thread count.
+// All views may have row strides.
+
+#include <longstraw/kernels/executor.hpp>
+
+namespace longstraw::kernels {
+
+enum class into { write, add };  ///< result = ..., or result += ...
+
+///  y [tokens, out] written or added to;  x [tokens, in];  weight [out, in];  bias [out] or empty
+void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, into mode, executor& on);
+
+///  d_x [tokens, in] written or added to;  d_y [tokens, out]
+void linear_backward_input(mat d_x, cmat d_y, cmat weight, into mode, executor& on);
+
+///  d_weight [out, in] +=;  d_bias [out] += (or empty)
+void linear_backward_weight(mat d_weight, std::span<float> d_bias, cmat d_y, cmat x, executor& on);
+
+}  // namespace longstraw::kernels
