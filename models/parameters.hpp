@@ -1,0 +1,94 @@
+#pragma once
+// All trained tensors of a model: where each lies in one flat array of floats, and the arrays themselves (weights,
+// gradients, moments), which share that layout. Tensors that one product can use together (q, k, v; gate, up) follow
+// each other without a gap, so that a stacked view of them is a plain matrix.
+
+#include <longstraw/memory/arena.hpp>
+#include <longstraw/models/config.hpp>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace longstraw::models {
+
+struct parameter {
+  std::string name;          ///< as in the checkpoint on disk
+  std::vector<index> shape;  ///< as in the checkpoint on disk
+  index offset = 0;          ///< in floats
+  index count = 0;
+};
+
+/// Names, shapes and offsets; no memory.
+class parameter_layout {
+ public:
+  /// Appends a tensor. Declaring a name twice is a bug.
+  void add(std::string name, std::vector<index> shape);
+
+  std::span<const parameter> all() const { return parameters_; }
+  /// Naming a tensor that was not declared is a bug.
+  const parameter& at(const std::string& name) const;
+  const parameter* find(const std::string& name) const;
+  index total() const { return total_; }
+
+ private:
+  std::vector<parameter> parameters_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+  index total_ = 0;
+};
+
+/// The tensors of a model of that configuration, in the order of its layers.
+parameter_layout layout_of(const model_config& config);
+
+/// Which arrays a store has.
+enum class parameter_use {
+  forward,  ///< weights only: a reference model, scoring, generation
+  train,    ///< weights, gradients and two moments
+};
+
+class parameter_store {
+ public:
+  /// Weights come from the arena "parameters", gradients from "gradients", moments from "moments", each with `prefix`
+  /// in front ("reference " for a reference model). All zero at first.
+  parameter_store(parameter_layout layout, parameter_use use, memory::budget& budget, const std::string& prefix = "");
+
+  const parameter_layout& layout() const { return layout_; }
+  bool trains() const { return static_cast<bool>(gradients_); }
+
+  std::span<float> weights() const { return weights_.floats(); }
+  std::span<float> gradients() const { return gradients_.floats(); }
+  std::span<float> first_moments() const { return first_moments_.floats(); }
+  std::span<float> second_moments() const { return second_moments_.floats(); }
+
+  std::span<float> weights(const parameter& p) const { return part(weights_, p); }
+  std::span<float> gradients(const parameter& p) const { return part(gradients_, p); }
+
+ private:
+  static std::span<float> part(const memory::buffer& b, const parameter& p) {
+    if (!b) return {};
+    return b.floats().subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
+  }
+
+  parameter_layout layout_;
+  memory::buffer weights_, gradients_, first_moments_, second_moments_;
+};
+
+/// A weight and where its gradient is added; without a gradient array (forward use) `d` is empty.
+struct matrix_parameter {
+  cmat w;
+  mat d;
+};
+struct vector_parameter {
+  std::span<const float> w;
+  std::span<float> d;
+};
+
+/// The tensors `first` .. `last` (neighbours in the layout, same row length) as one matrix [sum of rows, row length].
+matrix_parameter stacked(const parameter_store& store, const std::string& first, const std::string& last);
+/// One tensor as a matrix: its first dimension as rows, the product of the others as columns.
+matrix_parameter matrix_of(const parameter_store& store, const std::string& name);
+vector_parameter vector_of(const parameter_store& store, const std::string& name);
+
+}  // namespace longstraw::models
