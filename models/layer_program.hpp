@@ -78,7 +78,8 @@ struct layer_pass {
 
   /// Workspace [activation_floats(tokens)]. What backward needs stays in it between the calls.
   std::span<float> activations;
-  bool keep = false;  ///< backward will follow
+  bool keep = false;        ///< backward will follow
+  bool state_only = false;  ///< only segments with for_state run; the output is not needed (last layer, capture)
 
   kernels::executor* on = nullptr;
 

@@ -1,0 +1,38 @@
+#pragma once
+// What every actor is given at its start: the timeline, the log, the deadlines, and the fault that a test wants.
+
+#include <longstraw/messages/timeline.hpp>
+
+#include <spdlog/logger.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace longstraw::actors {
+
+struct deadlines {
+  /// A page request is answered within this time, or the layer reports a fault.
+  std::chrono::milliseconds page{30'000};
+  /// The lane finishes an operation within this time, or the supervisor ends the job.
+  std::chrono::milliseconds operation{600'000};
+  /// Distance of the supervisor's looks at the lane's progress.
+  std::chrono::milliseconds watchdog{1'000};
+};
+
+/// Test hook: the actor of that name ends when it is about to handle its message number `message` (from 0).
+struct fault_plan {
+  std::string actor;
+  std::int64_t message = 0;
+  std::shared_ptr<std::atomic<bool>> fired = std::make_shared<std::atomic<bool>>(false);
+};
+
+struct environment {
+  std::shared_ptr<messages::timeline> timeline;
+  std::shared_ptr<spdlog::logger> log;
+  deadlines limits;
+  std::shared_ptr<const fault_plan> fault;
+};
+
+}  // namespace longstraw::actors

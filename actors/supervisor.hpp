@@ -1,0 +1,72 @@
+#pragma once
+// Drives a job through its phases and its transaction, keeps the ledger, and watches every other actor.
+//
+// receives  run_job, cancel_job (program); phase_done, response_replayed (ranks); step_begun, vote, step_committed
+//           (optimizer); fault (any); watchdog_tick (itself)
+// sends     run_phase, release_job (rank); begin_step, prepare_step, commit_step, abort_step (optimizer);
+//           job_done (program)
+// owns      the state machine of the step and its ledger
+//
+//   SV-1  job_done is sent exactly once for every run_job.
+//   SV-2  commit_step is sent only after a yes vote and with every expected contribution in the ledger, each once.
+//   SV-3  After another actor has ended, every job fails with that actor's cause.
+//
+//   idle -> beginning -> running (phase by phase) -> preparing -> committing -> releasing -> idle
+//   any failure on the way: abort_step, releasing, job_done{failed}
+
+#include <longstraw/actors/actor_base.hpp>
+
+#include <chrono>
+#include <set>
+
+namespace longstraw::actors {
+
+class supervisor : public actor_base<messages::supervisor_actor> {
+ public:
+  supervisor(caf::actor_config& config, environment e, std::string name, messages::rank_actor rank,
+             messages::optimizer_actor optimizer, std::vector<caf::actor> others);
+  behavior_type make_behavior() override;
+
+ private:
+  enum class stage { idle, beginning, running, preparing, committing, releasing };
+
+  void run(const messages::run_job& m);
+  void cancel(const messages::cancel_job& m);
+  void phase_finished(const messages::phase_done& m);
+  void enter_in_ledger(const messages::response_replayed& m);
+  void begun(const messages::step_begun& m);
+  void count_vote(const messages::vote& m);
+  void committed(const messages::step_committed& m);
+  void handle_fault(const messages::fault& m);
+  void look(const messages::watchdog_tick& m);
+
+  bool current(index job_number, stage expected) const;
+  void start_next_phase();
+  void prepare();
+  void fail_job(errc code, const std::string& sentence);
+  void release();
+  void answer();
+  void actor_ended(const caf::error& reason);
+
+  const messages::rank_actor rank_;
+  const messages::optimizer_actor optimizer_;
+  const std::vector<caf::actor> others_;
+
+  stage stage_ = stage::idle;
+  messages::job_ptr job_;
+  messages::job_listener reply_to_;
+  messages::phase_seconds seconds_;
+  int next_phase_ = 0;
+  std::chrono::steady_clock::time_point phase_begin_;
+  std::set<std::pair<index, messages::rank_id>> ledger_;
+
+  bool failed_ = false;
+  errc code_ = errc::actor_lost;
+  std::string sentence_;
+  std::string broken_;  // why no job can run any more
+
+  index seen_operations_ = 0;
+  std::chrono::steady_clock::time_point seen_at_;
+};
+
+}  // namespace longstraw::actors

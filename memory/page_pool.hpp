@@ -1,0 +1,79 @@
+#pragma once
+// Pages of conditional state inside one hard budget: who owns them, who may use them, when they may go. No actors here,
+// so that the rules are tested by themselves; the page store actor is the only user of a pool.
+//
+//   PP-1  Leased pages are never freed: dropping waits for the last lease.
+//   PP-2  Memory comes from one arena and never exceeds the budget.
+//   PP-3  Dropped pages cannot be leased again.
+
+#include <longstraw/memory/arena.hpp>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace longstraw::memory {
+
+/// Key is ordered and copyable; it says whose the pages are.
+template <class Key>
+class page_pool {
+ public:
+  explicit page_pool(std::shared_ptr<arena> from) : arena_(std::move(from)) {}
+
+  /// Room for `pages` pages of `page_floats` each. errc::over_budget if it does not fit; errc::bad_input if the owner
+  /// has pages already.
+  void reserve(const Key& owner, index pages, index page_floats) {
+    if (owners_.contains(owner)) fail(errc::bad_input, "pages of an owner may be reserved only once");
+    entry e;
+    e.memory = arena_->allocate_floats(pages * page_floats);
+    auto pointers = std::make_shared<std::vector<float*>>();
+    for (index p = 0; p < pages; ++p) pointers->push_back(e.memory.floats().data() + p * page_floats);
+    e.pages = std::move(pointers);
+    owners_.emplace(owner, std::move(e));
+  }
+
+  /// One pointer a page, valid until the matching give_back.
+  std::shared_ptr<const std::vector<float*>> lease(const Key& owner) {
+    auto it = owners_.find(owner);
+    if (it == owners_.end() || it->second.dropped)
+      fail(errc::bad_input, "pages were asked for that are not there: never reserved, or dropped with their job");
+    ++it->second.leases;
+    return it->second.pages;
+  }
+
+  void give_back(const Key& owner) {
+    auto it = owners_.find(owner);
+    LS_ASSERT(it != owners_.end() && it->second.leases > 0, "only what was leased can be given back");
+    --it->second.leases;
+    if (it->second.dropped && it->second.leases == 0) owners_.erase(it);
+  }
+
+  /// Drops every owner for which match(owner) holds.
+  template <class Match>
+  void drop_if(Match&& match) {
+    for (auto it = owners_.begin(); it != owners_.end();) {
+      if (match(it->first)) {
+        it->second.dropped = true;
+        if (it->second.leases == 0) {
+          it = owners_.erase(it);
+          continue;
+        }
+      }
+      ++it;
+    }
+  }
+
+  index owners() const { return static_cast<index>(owners_.size()); }
+
+ private:
+  struct entry {
+    buffer memory;
+    std::shared_ptr<const std::vector<float*>> pages;
+    index leases = 0;
+    bool dropped = false;
+  };
+  std::shared_ptr<arena> arena_;
+  std::map<Key, entry> owners_;
+};
+
+}  // namespace longstraw::memory

@@ -1,0 +1,334 @@
+#pragma once
+// Every message of the protocol, by conversation. Requests and their answers stand next to each other; interfaces.hpp
+// lists who receives what. Large data never travels: messages carry handles to passes, pages and operations.
+//
+//   program -> supervisor   run_job ................ job_done
+//   supervisor -> rank      run_phase .............. phase_done, response_replayed
+//   rank -> layer           run_entry .............. entry_done
+//   layer -> page store     reserve_pages, lease_pages, return_pages, drop_pages
+//   * -> lane               submit_operation ....... operation_done | operation_failed
+//   supervisor -> optimizer begin_step, prepare_step (vote), commit_step, abort_step
+//   * -> supervisor         fault
+
+#include <longstraw/kernels/executor.hpp>
+#include <longstraw/messages/caf.hpp>
+#include <longstraw/messages/job.hpp>
+#include <longstraw/messages/timeline.hpp>
+
+namespace longstraw::messages {
+
+using rank_id = index;
+using page_id = std::int64_t;
+
+// ---- job: program <-> supervisor ------------------------------------------------------------------------------------
+
+/// Seconds of wall time by phase.
+struct phase_seconds {
+  double capture = 0, score = 0, replay = 0, decode = 0, commit = 0;
+};
+/// supervisor -> program.  The job is over: results are complete, or `failed` says why; nothing of a failed job is
+/// committed.
+struct job_done {
+  trace_ctx ctx;
+  job_ptr what;
+  phase_seconds seconds;
+  bool failed = false;
+  errc code = errc::actor_lost;
+  std::string sentence;
+};
+
+using job_listener = typed_actor<caf::result<void>(job_done)>;
+/// program -> supervisor.  Run all phases of the job and, if it commits, the transaction.
+/// answer: job_done, exactly once.  order: one job at a time; a second is answered with errc::bad_input.
+struct run_job {
+  trace_ctx ctx;
+  job_ptr what;
+  job_listener reply_to;
+};
+
+/// program -> supervisor.  Stop the running job; it ends in job_done with errc::cancelled.
+struct cancel_job {
+  trace_ctx ctx;
+};
+
+/// supervisor -> itself.  Has an operation finished since the last look?
+struct watchdog_tick {
+  trace_ctx ctx;
+};
+
+// ---- fault: any actor -> supervisor ---------------------------------------------------------------------------------
+
+/// Something failed that the sender cannot mend. The supervisor ends the job; the cause travels unchanged.
+struct fault {
+  trace_ctx ctx;
+  index job_number = 0;
+  errc code = errc::actor_lost;
+  std::string sentence;
+};
+
+// ---- phase: supervisor <-> rank -------------------------------------------------------------------------------------
+
+/// rank -> supervisor.
+struct phase_done {
+  trace_ctx ctx;
+  rank_id rank = 0;
+  index job_number = 0;
+  phase which = phase::capture;
+};
+/// rank -> supervisor.  This rank's part of that response's gradient is complete: an entry of the ledger.
+/// repeat: a second one for the same (response, rank) is a fault.
+struct response_replayed {
+  trace_ctx ctx;
+  rank_id rank = 0;
+  index job_number = 0;
+  index response = 0;
+};
+using phase_listener =
+    typed_actor<caf::result<void>(phase_done), caf::result<void>(response_replayed), caf::result<void>(fault)>;
+/// supervisor -> rank.  Run the schedule entries of one phase.
+/// answer: phase_done, or fault.  order: phases of a job in sequence.
+struct run_phase {
+  trace_ctx ctx;
+  job_ptr what;
+  phase which = phase::capture;
+  phase_listener reply_to;
+};
+/// supervisor -> rank -> layers.  The job is over, well or not: drop its passes, queues and captured state.
+/// answer: job_released, when nothing of the job is in memory any more.  repeat: safe.
+struct release_job {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+struct job_released {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+
+// ---- entry: rank <-> layer ------------------------------------------------------------------------------------------
+
+/// layer -> rank.
+struct entry_done {
+  trace_ctx ctx;
+  index job_number = 0;
+  index number = 0;
+};
+/// layer -> rank.  The rank reports it to the supervisor as a fault, cause unchanged.
+struct entry_failed {
+  trace_ctx ctx;
+  index job_number = 0;
+  index number = 0;
+  errc code = errc::actor_lost;
+  std::string sentence;
+};
+
+using entry_listener = typed_actor<caf::result<void>(entry_done), caf::result<void>(entry_failed)>;
+
+/// rank -> layer.  Run one schedule entry of this layer: get its pages, submit its operations to the lane.
+/// answer: entry_done or entry_failed.  order: entries in order of number; the next may arrive while this one waits.
+struct run_entry {
+  trace_ctx ctx;
+  index number = 0;
+  schedule_entry entry;
+  token_pass_ptr pass;
+  entry_listener reply_to;
+};
+// ---- page: layer <-> page store -------------------------------------------------------------------------------------
+
+/// Whose pages: a prompt's captured state (sample = -1) or the tokens of one generated sample.
+struct page_owner {
+  index job_number = 0;
+  index layer = 0;
+  index sample = -1;
+  auto operator<=>(const page_owner&) const = default;
+};
+/// layer -> page store.  Make room for `tokens` tokens.
+/// answer: pages_reserved, or errc::over_budget.  repeat: not allowed for the same owner.
+struct reserve_pages {
+  trace_ctx ctx;
+  page_owner owner;
+  index tokens = 0;
+  index page_tokens = 0;
+  index floats_per_token = 0;
+};
+struct pages_reserved {
+  trace_ctx ctx;
+  page_owner owner;
+};
+/// layer -> page store.  Right to read and write an owner's pages until returned; the store keeps them where they are.
+/// answer: pages_leased, or errc::bad_input if the owner has no pages (dropped, or of an older policy version).
+struct lease_pages {
+  trace_ctx ctx;
+  page_owner owner;
+};
+struct pages_leased {
+  trace_ctx ctx;
+  page_owner owner;
+  std::shared_ptr<const std::vector<float*>> data;  ///< one pointer a page, in order of position
+};
+/// layer -> page store.  answer: none.
+struct return_pages {
+  trace_ctx ctx;
+  page_owner owner;
+};
+/// layer -> page store.  Free the pages of that job and layer, samples included, once no lease is out.
+/// answer: pages_dropped.
+struct drop_pages {
+  trace_ctx ctx;
+  index job_number = 0;
+  index layer = 0;
+};
+struct pages_dropped {
+  trace_ctx ctx;
+};
+
+// ---- operation: layer, rank, optimizer -> lane ----------------------------------------------------------------------
+
+/// lane -> whoever submitted.
+struct operation_done {
+  trace_ctx ctx;
+  index job_number = 0;
+  index entry = 0;
+  bool last = true;  ///< the entry's last operation
+};
+/// lane -> whoever submitted.  The operation threw; the lane goes on with nothing of this job.
+struct operation_failed {
+  trace_ctx ctx;
+  index job_number = 0;
+  index entry = 0;
+  errc code = errc::actor_lost;
+  std::string sentence;
+};
+using operation_listener = typed_actor<caf::result<void>(operation_done), caf::result<void>(operation_failed)>;
+
+/// What the lane runs. `run` is called once, on the lane's thread.
+struct operation {
+  const char* name = "";    ///< for the timeline; a literal
+  const char* detail = "";  ///< verb of its schedule entry; a literal
+  schedule_entry entry;
+  std::function<void(kernels::executor&)> run;
+};
+/// layer, rank, optimizer -> lane.  Run it when it is next: operations of a job run in order of (entry, part), `last`
+/// says that the entry has no further part. entry = -1: outside the schedule, run at once.
+/// answer: operation_done or operation_failed to reply_to.
+struct submit_operation {
+  trace_ctx ctx;
+  index job_number = 0;
+  index entry = 0;
+  index part = 0;
+  bool last = true;
+  std::shared_ptr<operation> what;
+  job_ptr of;
+  operation_listener reply_to;
+};
+/// rank -> lane.  Operations of another job are dropped from now on; entry 0 is next. Job 0 is no job.
+/// answer: lane_ready: no operation of another job runs or will run.
+struct begin_lane_job {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+struct lane_ready {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+/// lane -> itself.  Run the next operation if it is there; messages that came meanwhile are handled in between.
+struct run_next_operation {
+  trace_ctx ctx;
+};
+
+// ---- commit: supervisor <-> optimizer -------------------------------------------------------------------------------
+
+/// optimizer -> supervisor.  Gradients are zero.
+struct step_begun {
+  trace_ctx ctx;
+  rank_id rank = 0;
+  index job_number = 0;
+};
+/// optimizer -> supervisor.  A no names the first parameter whose gradient is not finite.
+struct vote {
+  trace_ctx ctx;
+  rank_id rank = 0;
+  index job_number = 0;
+  bool yes = false;
+  errc code = errc::not_finite;
+  std::string sentence;
+};
+/// optimizer -> supervisor.  Parameters and moments are those of the new version.
+struct step_committed {
+  trace_ctx ctx;
+  rank_id rank = 0;
+  index job_number = 0;
+};
+using commit_listener = typed_actor<caf::result<void>(step_begun), caf::result<void>(vote),
+                                    caf::result<void>(step_committed), caf::result<void>(fault)>;
+/// supervisor -> optimizer.  Clear the gradients of an earlier step.  answer: step_begun.
+struct begin_step {
+  trace_ctx ctx;
+  job_ptr what;
+  commit_listener reply_to;
+};
+/// supervisor -> optimizer.  Check that the gradients are finite, compute the norm.  answer: vote.
+struct prepare_step {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+/// supervisor -> optimizer.  All voted yes: update parameters and moments.  answer: step_committed.
+struct commit_step {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+/// supervisor -> optimizer.  The step is void; its gradients are cleared before the next.  answer: none.
+struct abort_step {
+  trace_ctx ctx;
+  index job_number = 0;
+};
+
+// ---- timeline: tracer <-> itself and program ------------------------------------------------------------------------
+
+/// tracer -> itself.  Move records from the timeline's buffer to the file.
+struct flush_timeline {
+  trace_ctx ctx;
+};
+/// program -> tracer.  Write what is left and complete the file.  answer: timeline_closed, or errc::io_failed.
+struct close_timeline {
+  trace_ctx ctx;
+};
+struct timeline_closed {
+  trace_ctx ctx;
+  std::uint64_t records = 0;
+  std::uint64_t dropped = 0;
+};
+
+}  // namespace longstraw::messages
+
+// CAF must not try to serialize these: they hold handles to memory of this process.
+#define LONGSTRAW_MESSAGES(apply)                                                                                \
+  apply(run_job) apply(job_done) apply(cancel_job) apply(watchdog_tick) apply(run_phase) apply(phase_done)       \
+  apply(response_replayed) apply(release_job) apply(job_released) apply(run_entry) apply(entry_done)             \
+  apply(entry_failed) apply(reserve_pages) apply(pages_reserved) apply(lease_pages) apply(pages_leased) apply(return_pages)          \
+  apply(drop_pages) apply(pages_dropped) apply(operation_done) apply(operation_failed) apply(submit_operation)   \
+  apply(begin_lane_job) apply(lane_ready) apply(run_next_operation) apply(begin_step) apply(step_begun) apply(prepare_step) apply(vote)                  \
+  apply(commit_step) apply(step_committed) apply(abort_step) apply(fault) apply(flush_timeline)                  \
+  apply(close_timeline) apply(timeline_closed)
+
+#define LONGSTRAW_UNSAFE(name) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(longstraw::messages::name)
+LONGSTRAW_MESSAGES(LONGSTRAW_UNSAFE)
+#undef LONGSTRAW_UNSAFE
+
+CAF_BEGIN_TYPE_ID_BLOCK(longstraw, caf::first_custom_type_id)
+#define LONGSTRAW_TYPE_ID(name) CAF_ADD_TYPE_ID(longstraw, (longstraw::messages::name))
+LONGSTRAW_MESSAGES(LONGSTRAW_TYPE_ID)
+#undef LONGSTRAW_TYPE_ID
+CAF_END_TYPE_ID_BLOCK(longstraw)
+
+namespace longstraw::messages {
+
+/// The name of a message type, for the timeline.
+template <class Message>
+constexpr const char* name_of();
+#define LONGSTRAW_NAME(name) \
+  template <>                \
+  constexpr const char* name_of<name>() { return #name; }
+LONGSTRAW_MESSAGES(LONGSTRAW_NAME)
+#undef LONGSTRAW_NAME
+
+}  // namespace longstraw::messages

@@ -1,0 +1,103 @@
+#pragma once
+// What a job works on. The supervisor gets it from the program and every actor sees the same object. Its description is
+// never changed while it runs; results are written by the lane only and read by others after the message that says they
+// are complete (phase_done, vote, job_done).
+
+#include <longstraw/kernels/adamw.hpp>
+#include <longstraw/messages/schedule.hpp>
+#include <longstraw/models/grpo.hpp>
+#include <longstraw/models/language_model.hpp>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace longstraw::messages {
+
+/// What is known of one response (or generated sample) after its entries have run.
+struct response_result {
+  std::vector<float> logps, entropies;  ///< [tokens]
+  std::vector<float> old_logps;         ///< [tokens]: given, or scored
+  models::response_loss loss;
+  bool scored = false;
+  bool replayed = false;
+
+  // Generation.
+  std::vector<token_id> tokens;  ///< chosen so far
+  bool finished = false;         ///< an end-of-sequence token was chosen; what follows is skipped
+  std::mt19937_64 random;
+};
+
+/// How the optimizer ends a step.
+struct optimizer_settings {
+  kernels::adamw_settings adamw;
+  double max_grad_norm = 1.0;    ///< gradients are scaled by min(1, max_grad_norm / (norm + 1e-6)); 0: never
+  bool no_decay_one_dimensional = false;  ///< norms and biases are not decayed
+};
+
+struct commit_result {
+  double grad_norm = 0;
+  double clip_scale = 1;
+  bool committed = false;
+};
+
+struct job {
+  // Description.
+  index number = 0;  ///< of the job in this runtime, from 1; its pages and operations carry it
+  std::string name;  ///< "step", "score", "generate": for logs and the timeline
+  std::shared_ptr<const models::language_model> model;
+  std::shared_ptr<const models::group> data;
+  schedule plan;
+  models::loss_settings loss;
+  models::group_counts counts;
+  index page_tokens = 256;
+  bool commits = false;  ///< ends in a transaction
+  optimizer_settings optimizer;
+  index optimizer_step = 1;  ///< for bias correction, from 1
+  kernels::sampling_settings sampling;
+  bool stop_at_end_of_sequence = true;
+  /// Responses whose contribution must be in the ledger before the supervisor asks for votes.
+  std::vector<index> replayed_responses;
+
+  // Results.
+  std::vector<response_result> results;
+  commit_result commit;
+
+  // Progress, for the watchdog and progress bars.
+  std::atomic<index> operations_done{0};
+  std::atomic<index> entries_done{0};
+  std::atomic<const char*> running{"nothing"};
+};
+using job_ptr = std::shared_ptr<job>;
+
+/// Buffers of one rank that every pass of a job uses in turn. Only lane operations touch their contents, in schedule
+/// order, so the next pass may be issued while the lane still works on this one.
+struct workspace {
+  memory::buffer hidden;       ///< [max tokens, hidden]
+  memory::buffer d_hidden;     ///< [max replayed tokens, hidden]
+  memory::buffer angles;       ///< [max tokens, rotary width]
+  memory::buffer activations;  ///< capture, score, decode: one layer's; replay: all layers', one after another
+  memory::buffer head;         ///< head workspace, then d_logps
+  memory::buffer logits;       ///< [vocabulary], for sampling
+};
+
+/// One run of consecutive tokens through all layers on one rank: a prompt chunk, a suffix, or a decoded token.
+struct token_pass {
+  job_ptr of;
+  std::shared_ptr<workspace> space;
+  token_range positions;
+  index response = -1;
+  std::vector<token_id> ids;  ///< empty while decoding: then the token chosen last, known when the embedding runs
+  mat hidden, d_hidden, angles;
+  std::span<float> activations;                    ///< without gradient: shared by all layers
+  std::vector<std::span<float>> kept_activations;  ///< with gradient: one a layer
+
+  /// A finished sample's remaining operations do nothing.
+  bool skipped() const { return !of->results.empty() && response >= 0 && of->results[static_cast<std::size_t>(response)].finished; }
+};
+using token_pass_ptr = std::shared_ptr<token_pass>;
+
+}  // namespace longstraw::messages
