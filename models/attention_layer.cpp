@@ -18,6 +18,12 @@ constexpr std::array<segment, 3> program{{
     {"attend", exchange::merge_partials, false},
     {"output", exchange::none, false},
 }};
+
+/// A bias from that column on; no bias stays none.
+template <class T>
+std::span<T> from_column(std::span<T> bias, index first) {
+  return bias.empty() ? bias : bias.subspan(static_cast<std::size_t>(first));
+}
 }  // namespace
 
 attention_layer::attention_layer(const model_config& config, index number,
@@ -151,11 +157,10 @@ void attention_layer::project(layer_pass& pass) const {
   const mat normed(m.work.data, pass.tokens(), hidden_);
   norm_input(normed, m.rstd, pass.hidden, on);
 
-  // Queries are no part of the state.
-  const index first = pass.state_only ? q_floats_ : 0;
-  const auto bias = qkv_bias_.w.subspan(qkv_bias_.w.empty() ? 0 : static_cast<std::size_t>(first));
+  const index first = first_column(pass);
   kernels::linear_forward(m.projected.col_range(first, product_floats()), normed,
-                          qkv_.w.row_range(first, product_floats()), bias, into::write, on);
+                          qkv_.w.row_range(first, product_floats()),
+                          from_column(qkv_bias_.w, first), into::write, on);
 
   if (qk_norm_)
     kernels::rms_norm_forward(k(m.projected), m.k_rstd, raw_k(m.projected), k_norm_.w, eps_,
@@ -173,22 +178,40 @@ void attention_layer::project(layer_pass& pass) const {
 void attention_layer::project_backward(layer_pass& pass) const {
   const views m = carve(pass);
   kernels::executor& on = *pass.on;
-  kernels::rotary_backward(q(m.d_projected), pass.angles, on);
+  // Without the later segments, keys and values have the gradient that is in the pages, and queries
+  // have none.
+  if (pass.state_only) {
+    set_zero(m.d_projected, on);
+    read_page_gradients(pass, m);
+  }
   kernels::rotary_backward(k(m.d_projected), pass.angles, on);
-  if (qk_norm_) {
-    kernels::rms_norm_backward(raw_q(m.d_projected), q_norm_.d, q(m.d_projected),
-                               raw_q(m.projected), m.q_rstd, q_norm_.w, norm_kind_, on);
+  if (qk_norm_)
     kernels::rms_norm_backward(raw_k(m.d_projected), k_norm_.d, k(m.d_projected),
                                raw_k(m.projected), m.k_rstd, k_norm_.w, norm_kind_, on);
+  if (!pass.state_only) {
+    kernels::rotary_backward(q(m.d_projected), pass.angles, on);
+    if (qk_norm_)
+      kernels::rms_norm_backward(raw_q(m.d_projected), q_norm_.d, q(m.d_projected),
+                                 raw_q(m.projected), m.q_rstd, q_norm_.w, norm_kind_, on);
   }
-  const mat d_product = m.d_projected.col_range(0, product_floats());
+
+  const index first = first_column(pass);
+  const mat d_product = m.d_projected.col_range(first, product_floats());
   const mat normed(m.work.data, pass.tokens(), hidden_);
   norm_input(normed, m.rstd, m.input, on);
-  kernels::linear_backward_weight(qkv_.d, qkv_bias_.d, d_product, normed, on);
+  kernels::linear_backward_weight(qkv_.d.row_range(first, product_floats()),
+                                  from_column(qkv_bias_.d, first), d_product, normed, on);
   const mat d_normed = normed;
-  kernels::linear_backward_input(d_normed, d_product, qkv_.w, into::write, on);
+  kernels::linear_backward_input(d_normed, d_product, qkv_.w.row_range(first, product_floats()),
+                                 into::write, on);
   kernels::rms_norm_backward(one_head(pass.d_hidden), norm_.d, one_head(d_normed),
                              one_head(m.input), m.rstd, norm_.w, norm_kind_, on);
+}
+
+void attention_layer::read_page_gradients(const layer_pass& pass, const views& m) const {
+  LS_ASSERT(pass.writes_pages && !pass.page_gradients.empty(),
+            "a pass whose keys lie in pages gets their gradient from gradient pages");
+  kv_.read(k(m.d_projected), v(m.d_projected), pass.page_gradients, pass.positions, *pass.on);
 }
 
 /// All keys that the pass may see, in order of position. Its own are in the pages if it writes them
@@ -215,8 +238,6 @@ void attention_layer::attend(layer_pass& pass) const {
 void attention_layer::attend_backward(layer_pass& pass) const {
   LS_ASSERT(pass.page_gradients.empty() || pass.page_gradients.size() == pass.pages.size(),
             "every page has a gradient page, or none has");
-  LS_ASSERT(!pass.writes_pages || !pass.page_gradients.empty(),
-            "a pass whose keys lie in pages gets their gradient from gradient pages");
   const views m = carve(pass);
   kernels::executor& on = *pass.on;
   const mat d_attended(m.work.data, pass.tokens(), dims_.query_heads * dims_.head_dim);
@@ -230,8 +251,7 @@ void attention_layer::attend_backward(layer_pass& pass) const {
                               q(m.projected), pass.positions.begin, pieces(pass, m), dims_, on);
   // Later tokens and, just now, the pass itself have added to the gradient of its own keys: it is
   // complete.
-  if (pass.writes_pages)
-    kv_.read(k(m.d_projected), v(m.d_projected), pass.page_gradients, pass.positions, on);
+  if (pass.writes_pages) read_page_gradients(pass, m);
 }
 
 void attention_layer::output(layer_pass& pass) const {

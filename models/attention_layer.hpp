@@ -48,6 +48,8 @@ class attention_layer final : public layer_program {
   views carve(const layer_pass& pass) const;
 
   index row_floats() const;
+  /// Queries are no part of the state: without them the product starts at the keys.
+  index first_column(const layer_pass& pass) const { return pass.state_only ? q_floats_ : 0; }
   index product_floats() const { return q_floats_ + 2 * kv_floats_; }
   // Parts of `projected` and, alike, of its gradient. raw: as the product gave it.
   heads raw_q(mat m) const;
@@ -65,6 +67,7 @@ class attention_layer final : public layer_program {
   void output_backward(layer_pass& pass) const;
 
   std::vector<kernels::kv_piece> pieces(const layer_pass& pass, const views& m) const;
+  void read_page_gradients(const layer_pass& pass, const views& m) const;
   void norm_input(mat normed, mat rstd, cmat hidden, kernels::executor& on) const;
 
   index hidden_;

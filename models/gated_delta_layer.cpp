@@ -200,6 +200,10 @@ void gated_delta_layer::recur_backward(layer_pass& pass) const {
   const views m = carve(pass);
   kernels::executor& on = *pass.on;
   const bool full = !pass.d_recurrent.empty();
+  if (pass.state_only) {
+    set_zero(m.d_out, on);
+    set_zero(m.d_projected, on);  // the gate z is read by later segments only
+  }
 
   std::span<float> d_state = m.state;
   if (full)

@@ -79,7 +79,8 @@ struct layer_pass {
   /// Workspace [activation_floats(tokens)]. What backward needs stays in it between the calls.
   std::span<float> activations;
   bool keep = false;  ///< backward will follow
-  /// Only segments with for_state run and `hidden` is not wanted: a program may leave out what later segments would read.
+  /// Only segments with for_state run and `hidden` is not wanted, so a program may leave out what later segments would
+  /// read. Their backward, if any, starts from the gradients of the state alone.
   bool state_only = false;
 
   kernels::executor* on = nullptr;
