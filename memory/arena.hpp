@@ -75,6 +75,7 @@ class budget : public std::enable_shared_from_this<budget> {
 
  private:
   friend class arena;
+  friend class buffer;
   explicit budget(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
   void take(arena& from, std::size_t bytes);
   void give_back(arena& to, std::size_t bytes) noexcept;

@@ -9,6 +9,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace longstraw::kernels::simd {
 
@@ -33,28 +38,46 @@ inline vec splat(float x) { return vec{} + x; }
 
 /// The first n (0 <= n < lanes) values, zero beyond; the matching store leaves memory beyond alone.
 inline vec load_part(const float* p, index n) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
+#else
   vec v{};
   std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(float));
   return v;
+#endif
 }
-inline void store_part(float* p, vec v, index n) { std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float)); }
+inline void store_part(float* p, vec v, index n) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1u), v);
+#else
+  std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
+#endif
+}
 
 inline vec max(vec a, vec b) { return a > b ? a : b; }
 inline vec min(vec a, vec b) { return a < b ? a : b; }
 
+/// v with lane i taken from lane i ^ Distance.
+template <int Distance, int... Lane>
+inline vec exchange(vec v, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(v, v, (Lane ^ Distance)...);
+}
+
+/// Joins all lanes with `join`, halves first: the order depends on the number of lanes alone.
+template <int Distance = static_cast<int>(lanes) / 2, class Join>
+inline float join_lanes(vec v, Join join) {
+  const vec joined = join(v, exchange<Distance>(v, std::make_integer_sequence<int, static_cast<int>(lanes)>{}));
+  if constexpr (Distance > 1)
+    return join_lanes<Distance / 2>(joined, join);
+  else
+    return joined[0];
+}
+
 inline float sum(vec v) {
-  float s[lanes];
-  store(s, v);
-  for (index half = lanes / 2; half > 0; half /= 2)
-    for (index i = 0; i < half; ++i) s[i] += s[i + half];
-  return s[0];
+  return join_lanes(v, [](vec a, vec b) { return a + b; });
 }
 inline float largest(vec v) {
-  float s[lanes];
-  store(s, v);
-  for (index half = lanes / 2; half > 0; half /= 2)
-    for (index i = 0; i < half; ++i) s[i] = s[i] > s[i + half] ? s[i] : s[i + half];
-  return s[0];
+  return join_lanes(v, [](vec a, vec b) { return max(a, b); });
 }
 
 /// e^x within 2 units in the last place on [-87, 88]; 0 below, +inf above, NaN stays NaN.

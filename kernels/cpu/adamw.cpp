@@ -1,0 +1,85 @@
+#include <longstraw/kernels/adamw.hpp>
+#include <longstraw/kernels/cpu/simd_math.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace longstraw::kernels {
+namespace {
+
+constexpr index item_values = 32768;
+
+typedef double wide __attribute__((vector_size(simd::lanes * 8)));
+
+}  // namespace
+
+// The order of operations is that of torch.optim.AdamW on float32 tensors: decay, linear
+// interpolation of the first moment, the second moment, then the quotient. Constants are formed in
+// double and rounded once, as torch does.
+void adamw_update(std::span<float> weights, std::span<float> m, std::span<float> v,
+                  std::span<const float> gradients, double gradient_scale, const adamw_settings& s,
+                  index step, executor& on) {
+  LS_ASSERT(m.size() == weights.size() && v.size() == weights.size() &&
+                gradients.size() == weights.size(),
+            "weights, moments and gradients have one length");
+  LS_ASSERT(step >= 1, "optimizer steps count from 1");
+  const double correction1 = 1.0 - std::pow(s.beta1, static_cast<double>(step));
+  const double correction2 = 1.0 - std::pow(s.beta2, static_cast<double>(step));
+  const auto scale = static_cast<float>(gradient_scale);
+  const auto keep = static_cast<float>(1.0 - s.learning_rate * s.weight_decay);
+  const auto new_share = static_cast<float>(1.0 - s.beta1), old_share = 1.0f - new_share;
+  const auto beta2 = static_cast<float>(s.beta2), square_share = static_cast<float>(1.0 - s.beta2);
+  const auto root_correction = static_cast<float>(std::sqrt(correction2));
+  const auto eps = static_cast<float>(s.eps);
+  const auto step_size = static_cast<float>(-s.learning_rate / correction1);
+  const bool from_old = new_share < 0.5f;  // interpolate from the nearer end
+
+  const auto n = static_cast<index>(weights.size());
+  on.parallel_for(blocks_of(n, item_values), [&](index item, scratch&) {
+    const index begin = item * item_values;
+    float *w = weights.data() + begin, *first = m.data() + begin, *second = v.data() + begin;
+    const float* gradient = gradients.data() + begin;
+    simd::for_each_vec(std::min(item_values, n - begin), [&](index, auto get, auto put) {
+      const simd::vec g = get(gradient) * scale, old = get(first), way = g - old;
+      const simd::vec m_new = from_old ? old + new_share * way : g - way * old_share;
+      const simd::vec v_new = get(second) * beta2 + square_share * g * g;
+      const simd::vec denominator = simd::sqrt(v_new) / root_correction + eps;
+      put(first, m_new);
+      put(second, v_new);
+      put(w, get(w) * keep + step_size * m_new / denominator);
+    });
+  });
+}
+
+double sum_of_squares(std::span<const float> values, executor& on) {
+  const auto n = static_cast<index>(values.size());
+  // At most 4096 blocks, so that their sums fit any scratch memory.
+  const index block_values = std::max<index>(item_values, blocks_of(n, 4096));
+  const index blocks = blocks_of(n, block_values);
+  scratch& local = on.local();
+  const index mark = local.mark();
+  auto* sums = reinterpret_cast<double*>(local.floats(2 * blocks).data());
+  on.parallel_for(blocks, [&](index block, scratch&) {
+    const float* x = values.data() + block * block_values;
+    wide low{}, high{};
+    const index count = std::min(block_values, n - block * block_values);
+    index i = 0;
+    for (; i + 2 * simd::lanes <= count; i += 2 * simd::lanes) {
+      const wide a = __builtin_convertvector(simd::load(x + i), wide);
+      const wide b = __builtin_convertvector(simd::load(x + i + simd::lanes), wide);
+      low += a * a;
+      high += b * b;
+    }
+    double sum = 0;
+    low += high;
+    for (index l = 0; l < simd::lanes; ++l) sum += low[l];
+    for (; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    sums[block] = sum;
+  });
+  double total = 0;
+  for (index block = 0; block < blocks; ++block) total += sums[block];
+  local.rewind(mark);
+  return total;
+}
+
+}  // namespace longstraw::kernels

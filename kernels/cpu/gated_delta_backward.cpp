@@ -1,0 +1,295 @@
+#include <longstraw/kernels/cpu/gated_delta_chunk.hpp>
+#include <longstraw/kernels/cpu/tile_product.hpp>
+#include <longstraw/kernels/cpu/tile_transpose.hpp>
+
+#include <algorithm>
+
+// Chunks from last to first, each rebuilt from the state before it. The value heads of a key head
+// are walked in order by one item: they share its norms and products, and their parts of d_q and
+// d_k are added in that order.
+
+namespace longstraw::kernels {
+namespace {
+
+using namespace gated_delta;
+using simd::lanes;
+using simd::load;
+using simd::store;
+using simd::vec;
+
+typedef double half_wide __attribute__((vector_size(simd::lanes * 4)));
+
+struct arguments {
+  heads d_q, d_k, d_v;
+  mat d_g, d_beta;
+  float* d_state;
+  cheads d_out;
+  const float* chunk_states;
+  cheads q, k, v;
+  cmat g, beta;
+  gated_delta_dims n;
+
+  index ratio() const { return n.value_heads / n.key_heads; }
+  float query_scale() const { return 1.0f / std::sqrt(static_cast<float>(n.key_dim)); }
+};
+
+/// Scratch memory of one key head and chunk. Names are those of docs/numerics.md.
+struct backward_tiles {
+  // Shared by the value heads of the key head.
+  mat k, q;             // [rows, key] normalized
+  mat qk_transposed;    // [key, 2 rows]: q^T | k^T
+  mat kk, qk;           // [rows, rows]
+  mat d_qk_transposed;  // [key, 2 rows]: gradients of q^T | k^T through states, all value heads
+  mat d_kk, d_qk;       // [rows, rows] gradients of kk, qk, all value heads
+  mat d_rows;           // [2 rows, key] gradients of q above k
+  float *k_norms, *q_norms;
+  // Of one value head.
+  decays d;
+  float* beta;
+  mat left;              // [rows, key + rows]
+  mat attend;            // [rows, rows] exp(G_i - G_j) q_i . k_j
+  mat state_and_u;       // [key + rows, value]
+  mat d_state;           // [key, value]
+  mat w, x;              // [rows, value] what tokens wrote before beta; gradient of u
+  mat outer;             // [2 rows, value]: d_out above y, then exp(G) d_out above -exp(G) y
+  mat outer_transposed;  // [value, 2 rows]: d_out^T | y^T
+  mat u_transposed;      // [value, rows]
+  mat from_state;        // [key, 2 rows]: S d_out^T | S y^T
+  mat from_d_state;      // [key, rows]: d_state u^T
+
+  backward_tiles(scratch& local, index rows, index key, index value)
+      : k(local.matrix(rows, key)),
+        q(local.matrix(rows, key)),
+        qk_transposed(local.matrix(key, 2 * rows)),
+        kk(local.matrix(rows, rows)),
+        qk(local.matrix(rows, rows)),
+        d_qk_transposed(local.matrix(key, 2 * rows)),
+        d_kk(local.matrix(rows, rows)),
+        d_qk(local.matrix(rows, rows)),
+        d_rows(local.matrix(2 * rows, key)),
+        k_norms(local.floats(rows).data()),
+        q_norms(local.floats(rows).data()),
+        d(decays::in(local, rows)),
+        beta(local.floats(rows).data()),
+        left(local.matrix(rows, key + rows)),
+        attend(local.matrix(rows, rows)),
+        state_and_u(local.matrix(key + rows, value)),
+        d_state(local.matrix(key, value)),
+        w(local.matrix(rows, value)),
+        x(local.matrix(rows, value)),
+        outer(local.matrix(2 * rows, value)),
+        outer_transposed(local.matrix(value, 2 * rows)),
+        u_transposed(local.matrix(value, rows)),
+        from_state(local.matrix(key, 2 * rows)),
+        from_d_state(local.matrix(key, rows)) {}
+};
+
+void scale_rows(mat to, cmat from, const float* scale, float sign) {
+  for (index r = 0; r < to.rows; ++r)
+    for (index c = 0; c < to.cols; c += lanes)
+      store(to.row(r) + c, load(from.row(r) + c) * (scale[r] * sign));
+}
+
+/// Gradient of one token's exponent G_i, in double: what flows in through exp(G_i - G_j) and out
+/// through exp(G_last - G_j) nearly cancels in the running sum over tokens.
+struct exponent_gradient {
+  double rows[gated_delta_chunk] = {};  ///< sum over j of the pairs (i, j)
+  double cols[gated_delta_chunk] = {};  ///< sum over i of the pairs (i, j)
+};
+
+/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL,  and their share of the exponents'
+/// gradients. d_attend [rows, rows] = d_out u^T,  d_lower = -y u^T, both on and below the diagonal
+/// blocks
+void pair_gradients(const backward_tiles& t, exponent_gradient& e, cmat d_attend, cmat y_u,
+                    const chunk_sizes& n) {
+  for (index i = 0; i < n.rows; ++i) {
+    half_wide row{};
+    for (index j = 0; j < (i / block_rows + 1) * block_rows; j += lanes) {
+      const vec decay = load(t.d.between.row(i) + j);
+      const vec d_qk = load(d_attend.row(i) + j) * decay, d_kk = -load(y_u.row(i) + j) * decay;
+      store(t.d_qk.row(i) + j, load(t.d_qk.row(i) + j) + d_qk);
+      store(t.d_kk.row(i) + j, load(t.d_kk.row(i) + j) + d_kk);
+      float pairs[lanes];
+      store(pairs, d_qk * load(t.qk.row(i) + j) + d_kk * load(t.kk.row(i) + j));
+      for (index half = 0; half < lanes; half += lanes / 2) {
+        half_wide p;
+        for (index l = 0; l < lanes / 2; ++l) p[l] = static_cast<double>(pairs[half + l]);
+        row += p;
+        for (index l = 0; l < lanes / 2; ++l) e.cols[j + half + l] += p[l];
+      }
+    }
+    for (index l = 0; l < lanes / 2; ++l) e.rows[i] += row[l];
+  }
+}
+
+void backward_chunk_head(const arguments& a, const backward_tiles& t, const chunk_sizes& n,
+                         index begin, index head) {
+  const index one_state = a.n.key_dim * a.n.value_dim;
+  const float* state_before =
+      a.chunk_states + (begin / gated_delta_chunk * a.n.value_heads + head) * one_state;
+  float* d_state_memory = a.d_state + head * one_state;
+  const mat state = t.state_and_u.row_range(0, n.key),
+            u = t.state_and_u.row_range(n.key, n.key + n.rows);
+  load_rows(state, state_before, a.n.value_dim, a.n.key_dim, a.n.value_dim);
+  load_rows(t.d_state, d_state_memory, a.n.value_dim, a.n.key_dim, a.n.value_dim);
+  for (index i = 0; i < n.rows; ++i) t.beta[i] = i < n.tokens ? a.beta(begin + i, head) : 0.0f;
+  decays d = t.d;
+  d.set(&a.g(begin, head), a.g.stride, n);
+
+  // Forward again, as far as w and u.
+  set_left(t.left, d, t.k, t.kk, -1.0f, n);
+  load_rows(t.w, a.v.at(begin, head), a.v.token_stride, n.tokens, a.n.value_dim);
+  solve_writes(t.w, t.state_and_u, t.left, t.beta, n);
+
+  // Gradient of u: from the state after the chunk, from the outputs, from later writes.
+  const mat d_out = t.outer.row_range(0, n.rows), y = t.outer.row_range(n.rows, 2 * n.rows);
+  load_rows(d_out, a.d_out.at(begin, head), a.d_out.token_stride, n.tokens, a.n.value_dim);
+  product(t.x, t.k, t.d_state);
+  scale_rows(t.x, t.x, d.to_end, 1.0f);
+  for (index i = 0; i < n.rows; ++i)
+    for (index j = 0; j < (i / block_rows + 1) * block_rows; j += lanes)
+      store(t.attend.row(i) + j, load(t.qk.row(i) + j) * load(d.between.row(i) + j));
+  for (index b = 0; b < n.blocks(); ++b) {
+    const index first = b * block_rows;
+    transposed_product_add(block(t.x, b),
+                           t.attend.row_range(first, n.rows).col_range(first, first + block_rows),
+                           d_out.row_range(first, n.rows));
+  }
+  solve_writes_transposed(y, t.x, t.left.col_range(n.key, n.key + n.rows), t.beta, n);
+  store_rows(a.d_v.at(begin, head), a.d_v.token_stride, y, n.tokens, a.n.value_dim);
+  for (index i = 0; i < n.tokens; ++i)
+    a.d_beta(begin + i, head) = simd::dot(t.x.row(i), t.w.row(i), n.value);
+
+  // Pairs of tokens.
+  tile_transpose(t.u_transposed, u);
+  tile_transpose(t.outer_transposed, t.outer);
+  exponent_gradient e;
+  const mat d_attend = t.attend,
+            y_u = t.left.col_range(n.key, n.key + n.rows);  // both no longer needed
+  lower_products(d_attend, d_out, t.u_transposed);
+  lower_products(y_u, y, t.u_transposed);
+  backward_tiles with_decays = t;
+  with_decays.d = d;
+  pair_gradients(with_decays, e, d_attend, y_u, n);
+
+  // Tokens against the states at both ends, transposed so that sums over the key dimension run down
+  // the rows.
+  product(t.from_state, state, t.outer_transposed);
+  product(t.from_d_state, t.d_state, t.u_transposed);
+  for (index i = 0; i < n.rows; i += lanes) {
+    const vec start = load(d.from_start + i), end = load(d.to_end + i);
+    vec entering{}, leaving{};
+    for (index r = 0; r < n.key; ++r) {
+      const vec d_q = load(t.from_state.row(r) + i) * start;
+      const vec d_k = load(t.from_state.row(r) + n.rows + i) * -start;
+      const vec d_k_end = load(t.from_d_state.row(r) + i) * end;
+      const vec key = load(t.qk_transposed.row(r) + n.rows + i);
+      entering += d_q * load(t.qk_transposed.row(r) + i) + d_k * key;
+      leaving += d_k_end * key;
+      float *sum_q = t.d_qk_transposed.row(r) + i, *sum_k = sum_q + n.rows;
+      store(sum_q, load(sum_q) + d_q);
+      store(sum_k, load(sum_k) + (d_k + d_k_end));
+    }
+    for (index l = 0; l < lanes; ++l) {
+      e.rows[i + l] += static_cast<double>(entering[l]);
+      e.cols[i + l] += static_cast<double>(leaving[l]);
+      e.rows[n.rows - 1] += static_cast<double>(leaving[l]);
+    }
+  }
+  double through_state = 0;
+  for (index r = 0; r < n.key; ++r)
+    through_state += static_cast<double>(simd::dot(state.row(r), t.d_state.row(r), n.value));
+  double sum = static_cast<double>(d.whole) * through_state;
+  for (index i = n.rows - 1; i >= 0; --i) {
+    sum += e.rows[i] - e.cols[i];
+    if (i < n.tokens) a.d_g(begin + i, head) = static_cast<float>(sum);
+  }
+
+  // The state before the chunk.
+  scale_rows(d_out, d_out, d.from_start, 1.0f);
+  scale_rows(y, y, d.from_start, -1.0f);
+  for (index r = 0; r < n.key; ++r)
+    for (index c = 0; c < n.value; c += lanes)
+      store(t.d_state.row(r) + c, load(t.d_state.row(r) + c) * d.whole);
+  product_add(t.d_state, t.qk_transposed, t.outer);
+  store_rows(d_state_memory, a.n.value_dim, t.d_state, a.n.key_dim, a.n.value_dim);
+}
+
+/// d_x = scale r (d - x_hat (x_hat . d)) with x_hat the unit vector, x = scale x_hat
+void store_normalized_gradient(heads to, index begin, index head, cmat d, cmat x,
+                               const float* norms, float scale, index tokens) {
+  for (index t = 0; t < tokens; ++t) {
+    const float *gradient = d.row(t), *normalized = x.row(t);
+    const float along = simd::dot(gradient, normalized, d.cols) / (scale * scale);
+    float* result = to.at(begin + t, head);
+    simd::for_each_vec(to.width, [&](index, auto get, auto put) {
+      put(result, scale * norms[t] * (get(gradient) - get(normalized) * along));
+    });
+  }
+}
+
+void finish_key_head(const arguments& a, const backward_tiles& t, const chunk_sizes& n, index begin,
+                     index key_head) {
+  tile_transpose(t.d_rows, t.d_qk_transposed);
+  const mat d_q = t.d_rows.row_range(0, n.rows), d_k = t.d_rows.row_range(n.rows, 2 * n.rows);
+  for (index i = 0; i < n.rows; ++i) t.d_kk(i, i) = 0.0f;  // a token does not read its own write
+  for (index b = 0; b < n.blocks(); ++b) {
+    const index first = b * block_rows, end = first + block_rows;
+    product_add(block(d_q, b), block(t.d_qk, b).col_range(0, end), t.k.row_range(0, end));
+    product_add(block(d_k, b), block(t.d_kk, b).col_range(0, end), t.k.row_range(0, end));
+    transposed_product_add(block(d_k, b), t.d_kk.row_range(first, n.rows).col_range(first, end),
+                           t.k.row_range(first, n.rows));
+    transposed_product_add(block(d_k, b), t.d_qk.row_range(first, n.rows).col_range(first, end),
+                           t.q.row_range(first, n.rows));
+  }
+  store_normalized_gradient(a.d_q, begin, key_head, d_q, t.q, t.q_norms, a.query_scale(), n.tokens);
+  store_normalized_gradient(a.d_k, begin, key_head, d_k, t.k, t.k_norms, 1.0f, n.tokens);
+}
+
+void backward_key_head(const arguments& a, index key_head, scratch& local) {
+  const index tokens = a.q.tokens, mark = local.mark();
+  chunk_sizes n;
+  n.key = padded(a.n.key_dim);
+  n.value = padded(a.n.value_dim);
+  for (index chunk = blocks_of(tokens, gated_delta_chunk) - 1; chunk >= 0; --chunk) {
+    const index begin = chunk * gated_delta_chunk;
+    n.tokens = std::min(gated_delta_chunk, tokens - begin);
+    n.rows = padded(n.tokens);
+    local.rewind(mark);
+    const backward_tiles t(local, n.rows, n.key, n.value);
+    load_normalized(t.k, t.k_norms, a.k.at(begin, key_head), a.k.token_stride, n.tokens,
+                    a.n.key_dim, 1.0f);
+    load_normalized(t.q, t.q_norms, a.q.at(begin, key_head), a.q.token_stride, n.tokens,
+                    a.n.key_dim, a.query_scale());
+    tile_transpose(t.qk_transposed.col_range(0, n.rows), t.q);
+    tile_transpose(t.qk_transposed.col_range(n.rows, 2 * n.rows), t.k);
+    const mat k_transposed = t.qk_transposed.col_range(n.rows, 2 * n.rows);
+    lower_products(t.kk, t.k, k_transposed);
+    lower_products(t.qk, t.q, k_transposed);
+    std::fill_n(t.d_qk_transposed.data, n.key * 2 * n.rows, 0.0f);
+    std::fill_n(t.d_kk.data, n.rows * n.rows, 0.0f);
+    std::fill_n(t.d_qk.data, n.rows * n.rows, 0.0f);
+    for (index head = key_head * a.ratio(); head < (key_head + 1) * a.ratio(); ++head)
+      backward_chunk_head(a, t, n, begin, head);
+    finish_key_head(a, t, n, begin, key_head);
+  }
+}
+
+}  // namespace
+
+void gated_delta_backward(heads d_q, heads d_k, heads d_v, mat d_g, mat d_beta,
+                          std::span<float> d_state, cheads d_out,
+                          std::span<const float> chunk_states, cheads q, cheads k, cheads v, cmat g,
+                          cmat beta, gated_delta_dims n, executor& on) {
+  LS_ASSERT(n.value_heads % n.key_heads == 0, "value heads split evenly over key heads");
+  LS_ASSERT(static_cast<index>(d_state.size()) == n.state_floats(),
+            "one state gradient a value head");
+  LS_ASSERT(static_cast<index>(chunk_states.size()) >= gated_delta_saved_floats(q.tokens, n),
+            "backward needs the states that forward left");
+  const arguments a{d_q, d_k, d_v, d_g,  d_beta, d_state.data(), d_out, chunk_states.data(), q,
+                    k,   v,   g,   beta, n};
+  on.parallel_for(n.key_heads,
+                  [&](index key_head, scratch& local) { backward_key_head(a, key_head, local); });
+}
+
+}  // namespace longstraw::kernels

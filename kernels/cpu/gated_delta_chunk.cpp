@@ -1,0 +1,201 @@
+#include <longstraw/kernels/cpu/gated_delta_chunk.hpp>
+#include <longstraw/kernels/cpu/tile_product.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace longstraw::kernels::gated_delta {
+
+using simd::lanes;
+using simd::load;
+using simd::store;
+using simd::vec;
+
+static_assert(block_rows % lanes == 0);
+
+void product(mat c, cmat a, cmat b) { tile_product(c, as_left(a), b); }
+void product_add(mat c, cmat a, cmat b) { tile_product_add(c, as_left(a), b); }
+void transposed_product_add(mat c, cmat a, cmat b) {
+  tile_product_add(c, as_left_transposed(a), b);
+}
+
+void load_rows(mat to, const float* from, index stride, index count, index width) {
+  for (index r = 0; r < count; ++r) {
+    const float* source = from + r * stride;
+    float* row = to.row(r);
+    index c = 0;
+    for (; c + lanes <= width; c += lanes) store(row + c, load(source + c));
+    if (c < width) store(row + c, simd::load_part(source + c, width - c)), c += lanes;
+    for (; c < to.cols; c += lanes) store(row + c, vec{});
+  }
+  for (index r = count; r < to.rows; ++r) std::fill_n(to.row(r), to.cols, 0.0f);
+}
+
+void store_rows(float* to, index stride, cmat from, index count, index width) {
+  for (index r = 0; r < count; ++r)
+    simd::for_each_vec(width,
+                       [&](index, auto get, auto put) { put(to + r * stride, get(from.row(r))); });
+}
+
+void load_normalized(mat to, float* inverse_norm, const float* x, index stride, index count,
+                     index width, float scale) {
+  load_rows(to, x, stride, count, width);
+  for (index r = 0; r < to.rows; ++r) {
+    float* row = to.row(r);
+    const float norm = 1.0f / std::sqrt(simd::dot(row, row, to.cols) + 1e-6f);
+    inverse_norm[r] = norm;
+    for (index c = 0; c < to.cols; c += lanes) store(row + c, load(row + c) * (norm * scale));
+  }
+}
+
+void lower_products(mat products, cmat a, cmat b_transposed) {
+  for (index b = 0; b * block_rows < products.rows; ++b) {
+    const index cols = (b + 1) * block_rows;
+    product(block(products, b).col_range(0, cols), block(a, b), b_transposed.col_range(0, cols));
+  }
+}
+
+decays decays::in(scratch& local, index rows_max) {
+  decays d;
+  d.between = local.matrix(rows_max, rows_max);
+  d.from_start = local.floats(rows_max).data();
+  d.to_end = local.floats(rows_max).data();
+  return d;
+}
+
+namespace {
+
+/// out[j] = exp(min(from - to[j], 0)) over one block
+void exp_differences(float* out, double from, const double* to) {
+  float difference[block_rows];
+  for (index j = 0; j < block_rows; ++j) difference[j] = static_cast<float>(from - to[j]);
+  for (index j = 0; j < block_rows; j += lanes)
+    store(out + j, simd::exp(simd::min(load(difference + j), vec{})));
+}
+
+/// out[i] = exp(min(from[i] - to, 0)) over one block
+void exp_differences(float* out, const double* from, double to) {
+  float difference[block_rows];
+  for (index i = 0; i < block_rows; ++i) difference[i] = static_cast<float>(from[i] - to);
+  for (index i = 0; i < block_rows; i += lanes)
+    store(out + i, simd::exp(simd::min(load(difference + i), vec{})));
+}
+
+}  // namespace
+
+void decays::set(const float* g, index stride, const chunk_sizes& n) {
+  double sums[gated_delta_chunk];
+  double sum = 0;
+  for (index t = 0; t < n.rows; ++t) {
+    if (t < n.tokens) sum += static_cast<double>(g[t * stride]);
+    sums[t] = sum;
+  }
+  for (index b = 0; b < n.blocks(); ++b) {
+    const double* block_sums = sums + b * block_rows;
+    exp_differences(from_start + b * block_rows, block_sums, 0.0);
+    exp_differences(to_end + b * block_rows, sum, block_sums);
+    const mat rows = block(between, b);
+    for (index i = 0; i < block_rows; ++i) {
+      float* diagonal = rows.row(i) + b * block_rows;
+      exp_differences(diagonal, block_sums[i], block_sums);
+      std::fill(diagonal + i + 1, diagonal + block_rows, 0.0f);
+    }
+    // Left of the diagonal block a decay is the product of two, over the last token of the earlier
+    // block: one exponential a row and one a column.
+    for (index earlier = 0; earlier < b; ++earlier) {
+      const double* earlier_sums = sums + earlier * block_rows;
+      const double border = earlier_sums[block_rows - 1];
+      float row_part[block_rows], col_part[block_rows];
+      exp_differences(row_part, block_sums, border);
+      exp_differences(col_part, border, earlier_sums);
+      for (index i = 0; i < block_rows; ++i)
+        for (index j = 0; j < block_rows; j += lanes)
+          store(rows.row(i) + earlier * block_rows + j, row_part[i] * load(col_part + j));
+    }
+  }
+  whole = from_start[n.rows - 1];
+}
+
+void set_left(mat left, const decays& d, cmat x, cmat products, float sign, const chunk_sizes& n) {
+  for (index i = 0; i < n.rows; ++i) {
+    const float scale = sign * d.from_start[i];
+    for (index c = 0; c < n.key; c += lanes) store(left.row(i) + c, load(x.row(i) + c) * scale);
+    for (index j = 0; j < (i / block_rows + 1) * block_rows; j += lanes)
+      store(left.row(i) + n.key + j, load(products.row(i) + j) * load(d.between.row(i) + j) * sign);
+  }
+}
+
+namespace {
+
+// A diagonal block is solved in registers, a vector of columns at a time: 16 rows of w, each final
+// row taken out of the rows that follow it. The column loop has no dependences, so two of them
+// overlap.
+template <int Row>
+inline __attribute__((always_inline)) void eliminate(vec (&w)[block_rows], vec u,
+                                                     const float* column, index stride) {
+  for (int i = Row + 1; i < block_rows; ++i) w[i] += column[i * stride] * u;
+}
+
+template <int Row>
+inline __attribute__((always_inline)) void eliminate_upwards(vec (&x)[block_rows], vec y,
+                                                             const float* row) {
+  for (int i = 0; i < Row; ++i) x[i] += row[i] * y;
+}
+
+/// lower [16, 16]: negative coefficients below the diagonal
+void solve_block(mat u, mat w, cmat lower, const float* beta) {
+  for (index c = 0; c < w.cols; c += lanes) {
+    vec rows[block_rows];
+    for (int i = 0; i < block_rows; ++i) rows[i] = load(w.row(i) + c);
+    auto step = [&]<int J>(std::integral_constant<int, J>) __attribute__((always_inline)) {
+      const vec final_u = rows[J] * beta[J];
+      store(w.row(J) + c, rows[J]);
+      store(u.row(J) + c, final_u);
+      eliminate<J>(rows, final_u, lower.data + J, lower.stride);
+    };
+    [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
+      (step(std::integral_constant<int, J>{}), ...);
+    }
+    (std::make_integer_sequence<int, block_rows>{});
+  }
+}
+
+void solve_block_transposed(mat y, mat x, cmat lower, const float* beta) {
+  for (index c = 0; c < x.cols; c += lanes) {
+    vec rows[block_rows];
+    for (int i = 0; i < block_rows; ++i) rows[i] = load(x.row(i) + c);
+    auto step = [&]<int J>(std::integral_constant<int, J>) __attribute__((always_inline)) {
+      const vec final_y = rows[J] * beta[J];
+      store(x.row(J) + c, rows[J]);
+      store(y.row(J) + c, final_y);
+      eliminate_upwards<J>(rows, final_y, lower.row(J));
+    };
+    [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
+      (step(std::integral_constant<int, static_cast<int>(block_rows) - 1 - J>{}), ...);
+    }
+    (std::make_integer_sequence<int, block_rows>{});
+  }
+}
+
+}  // namespace
+
+void solve_writes(mat w, mat state_and_u, cmat left, const float* beta, const chunk_sizes& n) {
+  for (index b = 0; b < n.blocks(); ++b) {
+    const index begin = b * block_rows, known = n.key + begin;
+    product_add(block(w, b), block(left, b).col_range(0, known), state_and_u.row_range(0, known));
+    solve_block(state_and_u.row_range(known, known + block_rows), block(w, b),
+                block(left, b).col_range(known, known + block_rows), beta + begin);
+  }
+}
+
+void solve_writes_transposed(mat y, mat x, cmat lower, const float* beta, const chunk_sizes& n) {
+  for (index b = n.blocks() - 1; b >= 0; --b) {
+    const index begin = b * block_rows, end = begin + block_rows;
+    transposed_product_add(block(x, b), lower.row_range(end, n.rows).col_range(begin, end),
+                           y.row_range(end, n.rows));
+    solve_block_transposed(block(y, b), block(x, b), block(lower, b).col_range(begin, end),
+                           beta + begin);
+  }
+}
+
+}  // namespace longstraw::kernels::gated_delta
