@@ -127,8 +127,8 @@ std::vector<state_page> model_driver::pages_of(std::vector<std::vector<float>>& 
   for (std::size_t i = 0; i < memory.size(); ++i) {
     const index position = static_cast<index>(i) * page_tokens_;
     if (position >= tokens) break;
-    pages.push_back({memory[i].data(), page_tokens_, std::min(page_tokens_, tokens - position),
-                     position});
+    pages.push_back(
+        {memory[i].data(), page_tokens_, std::min(page_tokens_, tokens - position), position});
   }
   return pages;
 }
@@ -167,7 +167,8 @@ driver_scores model_driver::replay(driver_state& state, std::span<const token_id
                                    std::span<const float> d_logps, bool full, float temperature) {
   run r(*this, ids, state.tokens, true);
   r.use_pages(state, state.tokens, false, full);
-  // The gradient of the state after the suffix is zero; that of the state before is summed over suffixes.
+  // The gradient of the state after the suffix is zero; that of the state before is summed over
+  // suffixes.
   std::vector<std::vector<float>> d_recurrent;
   for (std::size_t l = 0; l < r.passes.size(); ++l) {
     d_recurrent.emplace_back(state.layers[l].d_recurrent.size());

@@ -1,7 +1,7 @@
 #pragma once
-// A step without actors: capture a prompt by chunks, run suffixes forward and backward against its state, sweep back
-// through the prompt, decode. Plain loops over the segments of the layer programs; the product's schedule does the same
-// by messages.
+// A step without actors: capture a prompt by chunks, run suffixes forward and backward against its
+// state, sweep back through the prompt, decode. Plain loops over the segments of the layer
+// programs; the product's schedule does the same by messages.
 
 #include "compare.hpp"
 
@@ -35,7 +35,8 @@ class model_driver {
 
   /// The prompt's state in chunks. The last layer computes its state only.
   driver_state capture(std::span<const token_id> ids);
-  /// Runs ids after `state`; `targets` are predicted by the last targets.size() of them. `state` stays as it is.
+  /// Runs ids after `state`; `targets` are predicted by the last targets.size() of them. `state`
+  /// stays as it is.
   driver_scores score(const driver_state& state, std::span<const token_id> ids,
                       std::span<const token_id> targets, float temperature = 1);
   /// The same with gradient. full: adds to the gradients of the state as well.

@@ -12,7 +12,8 @@ void keep_worst(double& worst, std::string& name, double error, const std::strin
   name = here;
 }
 
-/// The state of all layers as named tensors of one order: keys and values by head, as pages hold them.
+/// The state of all layers as named tensors of one order: keys and values by head, as pages hold
+/// them.
 struct named_tensor {
   std::string name;
   std::vector<double> values;
@@ -116,8 +117,7 @@ step_case random_step(index prompt_tokens, std::vector<index> response_tokens, i
   return c;
 }
 
-step_truth reference_step(const reference_model& reference, const step_case& c,
-                          float temperature) {
+step_truth reference_step(const reference_model& reference, const step_case& c, float temperature) {
   step_truth t;
   const reference_state empty = reference.empty_state();
   t.state = reference.capture(empty, c.captured());
@@ -130,8 +130,7 @@ step_truth reference_step(const reference_model& reference, const step_case& c,
     whole.insert(whole.end(), suffix.begin(), suffix.end());
     const auto d_logps = as<double>(c.d_logps[r]);
     t.scores.push_back(reference.score(empty, whole, c.responses[r], temperature));
-    reference.backward(t.frozen, t.state, suffix, c.responses[r], d_logps, temperature,
-                       &t.d_state);
+    reference.backward(t.frozen, t.state, suffix, c.responses[r], d_logps, temperature, &t.d_state);
     reference.backward(t.full, empty, whole, c.responses[r], d_logps, temperature);
   }
   return t;
@@ -153,8 +152,8 @@ step_errors compare_step(const models::language_model& model, const step_case& c
     std::fill(store.gradients().begin(), store.gradients().end(), 0.0f);
     for (std::size_t r = 0; r < c.responses.size(); ++r) {
       const auto scored = driver.score(state, c.suffix(r), c.responses[r], temperature);
-      const auto s = driver.replay(state, c.suffix(r), c.responses[r], c.d_logps[r], full,
-                                   temperature);
+      const auto s =
+          driver.replay(state, c.suffix(r), c.responses[r], c.d_logps[r], full, temperature);
       // Replay must not only be near what scoring gave: it is the same arithmetic.
       CHECK(scored.logps == s.logps);
       CHECK(scored.entropies == s.entropies);

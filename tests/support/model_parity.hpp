@@ -17,9 +17,7 @@ struct step_case {
   std::vector<std::vector<float>> d_logps;
 
   /// All but the last token of the prompt: what is captured.
-  std::span<const token_id> captured() const {
-    return std::span(prompt).first(prompt.size() - 1);
-  }
+  std::span<const token_id> captured() const { return std::span(prompt).first(prompt.size() - 1); }
   /// [last prompt token] + response[:-1]
   std::vector<token_id> suffix(std::size_t response) const;
 };
@@ -44,8 +42,9 @@ step_errors compare_step(const models::language_model& model, const step_case& c
                          const step_truth& truth, index page_tokens, index chunk_tokens,
                          float temperature = 1);
 
-/// Error of one tensor of many: relative to its own norm, or to a thousandth of `scale` where the truth is smaller. The
-/// gradient of a parameter can vanish (one key alone has weight 1 whatever its score): rounding then has no norm of its own.
+/// Error of one tensor of many: relative to its own norm, or to a thousandth of `scale` where the
+/// truth is smaller. The gradient of a parameter can vanish (one key alone has weight 1 whatever
+/// its score): rounding then has no norm of its own.
 template <class A, class B>
 double scaled_error(const A& got, const B& want, double scale) {
   double difference = 0, norm = 0;

@@ -83,8 +83,8 @@ std::vector<named_config> small_configs() {
 std::shared_ptr<models::parameter_store> random_parameters(const model_config& config,
                                                            unsigned seed) {
   const auto budget = memory::budget::make(0);
-  auto store = std::make_shared<models::parameter_store>(
-      models::layout_of(config), models::parameter_use::train, *budget);
+  auto store = std::make_shared<models::parameter_store>(models::layout_of(config),
+                                                         models::parameter_use::train, *budget);
   std::mt19937_64 engine(seed);
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform;

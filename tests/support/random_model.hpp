@@ -16,7 +16,8 @@ struct named_config {
 };
 std::vector<named_config> small_configs();
 
-/// Weights of a size that lets every parameter matter, and dt_bias such that the recurrent state remembers.
+/// Weights of a size that lets every parameter matter, and dt_bias such that the recurrent state
+/// remembers.
 std::shared_ptr<models::parameter_store> random_parameters(const models::model_config& config,
                                                            unsigned seed);
 

@@ -147,10 +147,9 @@ void reference_layer::attention(layer_trace& t, tensor& hidden,
   if (c.qk_norm) {
     t.q_rstd = tensor(tokens, c.query_heads);
     t.k_rstd = tensor(tokens, c.kv_heads);
-    ref::rms_norm_forward<double>(t.q.heads(c.query_heads), t.q_rstd.m(),
-                                  query_part(t.raw_q, c, false),
-                                  parameters.vector(self + "q_norm.weight"), c.rms_norm_eps,
-                                  c.norm);
+    ref::rms_norm_forward<double>(
+        t.q.heads(c.query_heads), t.q_rstd.m(), query_part(t.raw_q, c, false),
+        parameters.vector(self + "q_norm.weight"), c.rms_norm_eps, c.norm);
     ref::rms_norm_forward<double>(t.k.heads(c.kv_heads), t.k_rstd.m(), t.raw_k.heads(c.kv_heads),
                                   parameters.vector(self + "k_norm.weight"), c.rms_norm_eps,
                                   c.norm);
@@ -169,9 +168,8 @@ void reference_layer::attention(layer_trace& t, tensor& hidden,
   }};
   t.attended = tensor(tokens, width);
   t.lse = tensor(tokens, c.query_heads);
-  ref::attention_forward<double>(t.attended.m(), t.lse.m(), t.q.heads(c.query_heads),
-                                 tokens_before, parts,
-                                 {c.query_heads, c.kv_heads, c.head_dim, 1.0f});
+  ref::attention_forward<double>(t.attended.m(), t.lse.m(), t.q.heads(c.query_heads), tokens_before,
+                                 parts, {c.query_heads, c.kv_heads, c.head_dim, 1.0f});
   t.mixed = t.attended;
   if (c.attention_gate)
     ref::sigmoid_gate_forward<double>(t.mixed.heads(c.query_heads), t.attended.heads(c.query_heads),
@@ -194,9 +192,8 @@ void reference_layer::attention_backward(tensor& d_normed, const tensor& d_hidde
   tensor d_attended = d_mixed, d_raw_q(tokens, t.raw_q.cols);
   if (c.attention_gate)
     ref::sigmoid_gate_backward<double>(
-        d_attended.heads(c.query_heads), query_part(d_raw_q, c, true),
-        d_mixed.heads(c.query_heads), t.attended.heads(c.query_heads),
-        query_part(t.raw_q, c, true));
+        d_attended.heads(c.query_heads), query_part(d_raw_q, c, true), d_mixed.heads(c.query_heads),
+        t.attended.heads(c.query_heads), query_part(t.raw_q, c, true));
 
   tensor delta(tokens, c.query_heads), d_q(tokens, width), d_k(tokens, t.k.cols),
       d_v(tokens, t.k.cols);
@@ -227,10 +224,10 @@ void reference_layer::attention_backward(tensor& d_normed, const tensor& d_hidde
   tensor d_raw_k = d_k;
   if (c.qk_norm) {
     std::fill(d_raw_k.values.begin(), d_raw_k.values.end(), 0.0);
-    ref::rms_norm_backward<double>(
-        query_part(d_raw_q, c, false), parameters.d_vector(self + "q_norm.weight"),
-        d_q.heads(c.query_heads), query_part(t.raw_q, c, false), t.q_rstd.m(),
-        parameters.vector(self + "q_norm.weight"), c.norm);
+    ref::rms_norm_backward<double>(query_part(d_raw_q, c, false),
+                                   parameters.d_vector(self + "q_norm.weight"),
+                                   d_q.heads(c.query_heads), query_part(t.raw_q, c, false),
+                                   t.q_rstd.m(), parameters.vector(self + "q_norm.weight"), c.norm);
     ref::rms_norm_backward<double>(d_raw_k.heads(c.kv_heads),
                                    parameters.d_vector(self + "k_norm.weight"),
                                    d_k.heads(c.kv_heads), t.raw_k.heads(c.kv_heads), t.k_rstd.m(),
@@ -309,10 +306,9 @@ void reference_layer::gated_delta_backward(tensor& d_normed, const tensor& d_hid
       parameters.vector(self + "dt_bias"));
   tensor tail(c.conv_kernel - 1, t.qkv.cols), d_tail = tail, d_qkv(tokens, t.qkv.cols);
   tail.values = before->tail;
-  ref::causal_conv_backward<double>(d_qkv.m(), d_tail.m(),
-                                    parameters.d_matrix(self + "conv1d.weight"), d_convolved.m(),
-                                    {}, t.qkv.m(), tail.m(),
-                                    parameters.matrix(self + "conv1d.weight"));
+  ref::causal_conv_backward<double>(
+      d_qkv.m(), d_tail.m(), parameters.d_matrix(self + "conv1d.weight"), d_convolved.m(), {},
+      t.qkv.m(), tail.m(), parameters.matrix(self + "conv1d.weight"));
   if (d_before) {
     add(d_before->recurrent, d_state);
     add(d_before->tail, d_tail.values);

@@ -1,5 +1,6 @@
 #pragma once
-// The decoder layers of reference_model.hpp, forward and backward, over tensors that own their memory.
+// The decoder layers of reference_model.hpp, forward and backward, over tensors that own their
+// memory.
 
 #include "reference_model.hpp"
 

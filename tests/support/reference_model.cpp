@@ -31,11 +31,7 @@ struct run {
   }
 
   reference_layer layer(index l) const {
-    return {&config,
-            l,
-            parameters,
-            &angles,
-            &before.layers[static_cast<std::size_t>(l)],
+    return {&config,      l, parameters, &angles, &before.layers[static_cast<std::size_t>(l)],
             before.tokens};
   }
   std::string embedding() const { return config.tensor_prefix + "embed_tokens.weight"; }
@@ -47,8 +43,8 @@ struct run {
     hidden = tensor(tokens, config.hidden_size);
     ref::embedding_forward<double>(hidden.m(), ids, parameters.matrix(embedding()));
     for (index l = 0; l < config.layer_count(); ++l)
-      traces.push_back(layer(l).forward(
-          hidden, after ? &after->layers[static_cast<std::size_t>(l)] : nullptr));
+      traces.push_back(
+          layer(l).forward(hidden, after ? &after->layers[static_cast<std::size_t>(l)] : nullptr));
     normed = tensor(tokens, config.hidden_size);
     rstd = tensor(tokens, 1);
     ref::rms_norm_forward<double>(normed.heads(1), rstd.m(), hidden.heads(1),
@@ -75,10 +71,9 @@ struct run {
     scores(targets, temperature, lse);
     tensor d_normed(normed.rows, normed.cols), d_hidden = d_normed;
     const auto first = normed.rows - static_cast<index>(targets.size());
-    ref::head_backward<double>(d_normed.m().row_range(first, normed.rows),
-                               parameters.d_matrix(head()), d_logps, lse,
-                               last_normed(targets.size()), parameters.matrix(head()), targets,
-                               temperature);
+    ref::head_backward<double>(
+        d_normed.m().row_range(first, normed.rows), parameters.d_matrix(head()), d_logps, lse,
+        last_normed(targets.size()), parameters.matrix(head()), targets, temperature);
     ref::rms_norm_backward<double>(d_hidden.heads(1), parameters.d_vector(norm()),
                                    d_normed.heads(1), hidden.heads(1), rstd.m(),
                                    parameters.vector(norm()), config.norm);

@@ -1,9 +1,10 @@
 #pragma once
-// A whole decoder in double, composed of the plain reference kernels: no stacking, no chunks, no pages, no reuse of
-// memory. What the layer programs and the step as a whole are held against.
+// A whole decoder in double, composed of the plain reference kernels: no stacking, no chunks, no
+// pages, no reuse of memory. What the layer programs and the step as a whole are held against.
 //
-// Everything is one operation: run `ids` against the state that earlier tokens left. With the state of the prompt held
-// constant its gradient is the `frozen` one; with the prompt among `ids` and an empty state before, the `full` one.
+// Everything is one operation: run `ids` against the state that earlier tokens left. With the state
+// of the prompt held constant its gradient is the `frozen` one; with the prompt among `ids` and an
+// empty state before, the `full` one.
 
 #include <longstraw/models/config.hpp>
 #include <longstraw/models/parameters.hpp>

@@ -1,11 +1,12 @@
-// The programs as a whole model: against the double reference, and against themselves in other cuts.
+// The programs as a whole model: against the double reference, and against themselves in other
+// cuts.
 
 #include "support/model_parity.hpp"
 
 #include <algorithm>
 
-using namespace longstraw;
-using namespace longstraw::testing;
+namespace longstraw::testing {
+
 using models::language_model;
 
 namespace {
@@ -16,8 +17,8 @@ reference_model reference_of(const language_model& model) {
   return {model.config(), model.parameters()->layout(), model.parameters()->weights()};
 }
 
-// Some hundred roundings in a row from the embedding to a gradient, each half a unit of 6e-8, amplified where norms
-// divide by small numbers.
+// Some hundred roundings in a row from the embedding to a gradient, each half a unit of 6e-8,
+// amplified where norms divide by small numbers.
 constexpr double scores_bound = 2e-6, state_bound = 5e-6, gradient_bound = 2e-5;
 }  // namespace
 
@@ -25,8 +26,8 @@ TEST_CASE("a step gives the scores, states and gradients of the double reference
   struct cut {
     index page_tokens, chunk_tokens;
   };
-  const std::vector<cut> cuts{{1, 1},  {16, 7}, {256, 64}, {16, 1000}, {1, 64},    {256, 7},
-                              {16, 1}, {1, 7},  {16, 64},  {256, 1},   {1, 1000},  {256, 1000}};
+  const std::vector<cut> cuts{{1, 1},  {16, 7}, {256, 64}, {16, 1000}, {1, 64},   {256, 7},
+                              {16, 1}, {1, 7},  {16, 64},  {256, 1},   {1, 1000}, {256, 1000}};
   unsigned seed = 100;
   std::size_t next_cut = 0;
   for (const auto& [name, config] : small_configs()) {
@@ -39,8 +40,7 @@ TEST_CASE("a step gives the scores, states and gradients of the double reference
         const cut here = cuts[next_cut++ % cuts.size()];
         INFO(name << ", prompt " << prompt << ", pages of " << here.page_tokens << ", chunks of "
                   << here.chunk_tokens);
-        const step_errors e =
-            compare_step(model, c, truth, here.page_tokens, here.chunk_tokens);
+        const step_errors e = compare_step(model, c, truth, here.page_tokens, here.chunk_tokens);
         INFO("state " << e.worst_state << ", d_state " << e.worst_d_state << ", frozen "
                       << e.worst_frozen << ", full " << e.worst_full);
         CHECK(e.scores < scores_bound);
@@ -186,3 +186,5 @@ TEST_CASE("a model of the caller's own layer programs runs them in their order",
   CHECK(relative_error(logits[1], logits[0]) < 1e-4);
   CHECK(logits[1] != logits[0]);
 }
+
+}  // namespace longstraw::testing
