@@ -3,12 +3,14 @@
 
 #include <longstraw/models/config.hpp>
 #include <longstraw/models/parameters.hpp>
+#include <longstraw/models/replace.hpp>
 #include <longstraw/models/safetensors.hpp>
 
 #include <filesystem>
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace longstraw::models {
@@ -34,7 +36,10 @@ class checkpoint {
   /// Writes a complete checkpoint into `folder`: same files, names, shapes, dtypes and shards as this one, trained tensors from
   /// `store`, all others copied. Written beside the target and renamed when complete and synced: `folder` is there whole
   /// or as before. errc::io_failed names file and reason.
+  /// errc::bad_input if `folder` holds files but no config.json: it is no older checkpoint to be replaced.
   void write(const std::filesystem::path& folder, const parameter_store& store) const;
+  /// Writes the same files into an existing folder that the caller replaces as a whole, with files of its own.
+  void write_files(const std::filesystem::path& folder, const parameter_store& store) const;
 
  private:
   std::filesystem::path folder_;
@@ -45,12 +50,8 @@ class checkpoint {
   std::map<std::string, std::size_t> file_of_;
 };
 
-/// Makes `target` the complete result of `fill(temporary folder)`: fill writes files into a sibling folder, every file
-/// is synced, and the folder takes the target's place in one rename (an older target is moved out of the way first and
-/// removed last). On any failure the target is as before and the temporary folder is gone.
-void replace_folder(const std::filesystem::path& target, const std::function<void(const std::filesystem::path&)>& fill);
-/// The same for one file of text.
-void replace_file(const std::filesystem::path& target, const std::string& text);
+/// errc::bad_input if `folder` holds files but is no checkpoint: replacing it would delete what somebody else put there.
+void check_replaceable(const std::filesystem::path& folder);
 
 /// Sizes for `new-model`: a complete config.json text. errc::bad_input lists the names.
 std::string preset_config(std::string_view size);

@@ -18,7 +18,10 @@ namespace longstraw::models {
 
 enum class dtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, other };
 std::string_view to_string(dtype t);
+/// 0 for `other`.
 std::size_t bytes_of(dtype t);
+/// "[4096, 128]": for sentences.
+std::string shape_text(std::span<const index> shape);
 
 struct tensor_info {
   dtype type = dtype::f32;
@@ -72,7 +75,9 @@ struct tensor_source {
   dtype type = dtype::f32;
   std::string type_name;  ///< used if type is `other`
   std::vector<index> shape;
+  std::uint64_t opaque_bytes = 0;  ///< size of the data if type is `other`
   std::function<void(std::uint64_t offset, std::span<std::byte> block)> fill;
+  std::uint64_t bytes() const;
 };
 
 /// `values` (float) as a source of dtype f32, f16 or bf16 (rounded to nearest even). `values` must outlive the write.
