@@ -78,8 +78,10 @@ struct layer_pass {
 
   /// Workspace [activation_floats(tokens)]. What backward needs stays in it between the calls.
   std::span<float> activations;
-  bool keep = false;        ///< backward will follow
-  bool state_only = false;  ///< only segments with for_state run; the output is not needed (last layer, capture)
+  bool keep = false;  ///< backward will follow
+  /// Only segments with for_state run and `hidden` is not wanted, so a program may leave out what later segments would
+  /// read. Their backward, if any, starts from the gradients of the state alone.
+  bool state_only = false;
 
   kernels::executor* on = nullptr;
 
