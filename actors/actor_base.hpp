@@ -1,6 +1,9 @@
 #pragma once
 // What all actors share: a name and a track on the timeline, handlers that leave a record and never let an exception
 // out, and messages stamped with who sent them and why.
+//
+// Actors know each other in circles, and an actor's memory lives as long as a handle to it: each one overrides on_exit
+// and lets go of its handles there, or a system could not shut down.
 
 #include <longstraw/actors/environment.hpp>
 #include <longstraw/messages/interfaces.hpp>

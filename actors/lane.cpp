@@ -15,6 +15,10 @@ lane::behavior_type lane::make_behavior() {
   };
 }
 
+void lane::on_exit() {
+  waiting_.clear();
+}
+
 void lane::submit(const submit_operation& m) {
   if (m.entry < 0) return run(m);
   if (m.job_number != job_number_ || job_failed_) return;

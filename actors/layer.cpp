@@ -23,6 +23,14 @@ layer::behavior_type layer::make_behavior() {
   };
 }
 
+void layer::on_exit() {
+  let_go(lane_);
+  let_go(page_store_);
+  let_go(rank_);
+  in_flight_.clear();
+  kept_.clear();
+}
+
 void layer::start_job(const run_entry& m) {
   const job& of = *m.pass->of;
   if (of.number == job_number_) return;
@@ -39,18 +47,15 @@ void layer::run(const run_entry& m) {
   const job& of = *m.pass->of;
   const verb what = m.entry.what;
 
-  if (what == verb::backward_layer) {
-    const work_ptr w = kept_.at(m.entry.response);  // LY-2
-    kept_.erase(m.entry.response);
-    w->request = m;
-    in_flight_[m.number] = w;
-    submit_backward(w);
-    return;
-  }
-
   auto w = std::make_shared<work>();
   w->request = m;
   in_flight_[m.number] = w;
+  if (what == verb::backward_layer) {
+    w->forward = kept_.at(m.entry.response);  // LY-2; it may still wait for its pages, the lane keeps the order
+    kept_.erase(m.entry.response);
+    submit_backward(w);
+    return;
+  }
   if (what == verb::forward_layer) kept_[m.entry.response] = w;
 
   w->recurrent = captured_;
@@ -158,7 +163,7 @@ void layer::submit_backward(const work_ptr& w) {
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const std::size_t s = segments.size() - 1 - i;
     submit(w, static_cast<index>(i), s == 0, segments[s].name.data(),
-           [l = number_, s](work& x) { x.request.pass->of->model->layer(l).backward(s, x.pass); });
+           [l = number_, s](work& x) { x.request.pass->of->model->layer(l).backward(s, x.forward->pass); });
   }
 }
 
@@ -168,7 +173,7 @@ void layer::submit(const work_ptr& w, index part, bool last, const char* name, s
   op->detail = to_string(w->request.entry.what).data();
   op->entry = w->request.entry;
   op->run = [w, body = std::move(body)](kernels::executor& on) {
-    w->pass.on = &on;
+    (w->forward ? w->forward : w)->pass.on = &on;
     body(*w);
   };
   tell(lane_, submit_operation{{}, job_number_, w->request.number, part, last, std::move(op), w->request.pass->of,
@@ -181,7 +186,10 @@ void layer::operation_finished(const operation_done& m) {
   LS_ASSERT(it != in_flight_.end(), "the lane finished an entry that this layer has not in flight");
   const work_ptr w = it->second;
   in_flight_.erase(it);
-  if (w->request.entry.what != verb::forward_layer) give_back_leases(*w);  // else LY-2
+  if (w->forward)
+    give_back_leases(*w->forward);
+  else if (w->request.entry.what != verb::forward_layer)  // LY-2
+    give_back_leases(*w);
   tell(rank_, entry_done{{}, job_number_, m.entry});
 }
 
@@ -203,7 +211,7 @@ void layer::give_back_leases(work& w) {
 caf::result<job_released> layer::release(const release_job& m) {
   if (m.job_number != job_number_) return stamped(job_released{{}, m.job_number});
   for (auto* works : {&in_flight_, &kept_}) {
-    for (auto& [key, w] : *works) give_back_leases(*w);
+    for (auto& [key, w] : *works) give_back_leases(w->forward ? *w->forward : *w);
     works->clear();
   }
   job_number_ = 0;

@@ -24,6 +24,7 @@ class layer : public actor_base<messages::layer_actor> {
   layer(caf::actor_config& config, environment e, std::string name, index number, messages::lane_actor lane,
         messages::page_store_actor pages, std::shared_ptr<memory::arena> state_arena);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   // One entry from run_entry to entry_done.
@@ -35,6 +36,7 @@ class layer : public actor_base<messages::layer_actor> {
     std::vector<messages::page_owner> leased;
     std::shared_ptr<memory::buffer> recurrent;   // what pass.recurrent_before points to
     std::shared_ptr<memory::buffer> copy_from;   // first token of a sample: its state starts as a copy of this
+    std::shared_ptr<work> forward;               // of a backward entry: whose pass and leases it uses
   };
   using work_ptr = std::shared_ptr<work>;
 
@@ -55,8 +57,8 @@ class layer : public actor_base<messages::layer_actor> {
   void report(const work& w, const error& e);
 
   const index number_;
-  const messages::lane_actor lane_;
-  const messages::page_store_actor page_store_;
+  messages::lane_actor lane_;
+  messages::page_store_actor page_store_;
   const std::shared_ptr<memory::arena> state_arena_;
 
   index job_number_ = 0;

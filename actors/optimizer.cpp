@@ -25,6 +25,11 @@ optimizer::behavior_type optimizer::make_behavior() {
   };
 }
 
+void optimizer::on_exit() {
+  let_go(lane_);
+  let_go(supervisor_);
+}
+
 void optimizer::begin(const begin_step& m) {
   job_ = m.what;
   supervisor_ = m.reply_to;

@@ -17,6 +17,7 @@ class optimizer : public actor_base<messages::optimizer_actor> {
   optimizer(caf::actor_config& config, environment e, std::string name, messages::rank_id number, messages::lane_actor lane,
             std::shared_ptr<models::parameter_store> parameters);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   enum class stage { idle, clearing, accumulating, preparing, prepared, committing };
@@ -30,7 +31,7 @@ class optimizer : public actor_base<messages::optimizer_actor> {
   void submit(const char* name, std::function<void(kernels::executor&)> run);
 
   const messages::rank_id number_;
-  const messages::lane_actor lane_;
+  messages::lane_actor lane_;
   const std::shared_ptr<models::parameter_store> parameters_;
 
   messages::commit_listener supervisor_;

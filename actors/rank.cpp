@@ -27,6 +27,14 @@ rank::behavior_type rank::make_behavior() {
   };
 }
 
+void rank::on_exit() {
+  let_go(lane_);
+  layers_.clear();
+  let_go(supervisor_);
+  job_.reset();
+  pass_.reset();
+}
+
 void rank::run(const run_phase& m) {
   supervisor_ = m.reply_to;
   phase_ = m.which;

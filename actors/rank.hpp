@@ -26,6 +26,7 @@ class rank : public actor_base<messages::rank_actor> {
   rank(caf::actor_config& config, environment e, std::string name, messages::rank_id number, messages::lane_actor lane,
        std::vector<messages::layer_actor> layers, std::shared_ptr<memory::budget> budget);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   void run(const messages::run_phase& m);
@@ -50,8 +51,8 @@ class rank : public actor_base<messages::rank_actor> {
   void sample(index number, const messages::schedule_entry& e);
 
   const messages::rank_id number_;
-  const messages::lane_actor lane_;
-  const std::vector<messages::layer_actor> layers_;
+  messages::lane_actor lane_;
+  std::vector<messages::layer_actor> layers_;
   const std::shared_ptr<memory::budget> budget_;
 
   messages::phase_listener supervisor_;

@@ -45,6 +45,13 @@ supervisor::behavior_type supervisor::make_behavior() {
   };
 }
 
+void supervisor::on_exit() {
+  let_go(rank_);
+  let_go(optimizer_);
+  others_.clear();
+  let_go(reply_to_);
+}
+
 bool supervisor::current(index job_number, stage expected) const {
   return job_ && job_->number == job_number && stage_ == expected;
 }

@@ -26,6 +26,7 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   supervisor(caf::actor_config& config, environment e, std::string name, messages::rank_actor rank,
              messages::optimizer_actor optimizer, std::vector<caf::actor> others);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   enum class stage { idle, beginning, running, preparing, committing, releasing };
@@ -48,9 +49,9 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   void answer();
   void actor_ended(const caf::error& reason);
 
-  const messages::rank_actor rank_;
-  const messages::optimizer_actor optimizer_;
-  const std::vector<caf::actor> others_;
+  messages::rank_actor rank_;
+  messages::optimizer_actor optimizer_;
+  std::vector<caf::actor> others_;
 
   stage stage_ = stage::idle;
   messages::job_ptr job_;

@@ -112,6 +112,12 @@ inline error from_caf(caf::actor_system& system, const caf::error& e) {
   return error(errc::actor_lost, text);
 }
 
+/// Makes a handle refer to nobody, for on_exit.
+template <class Handle>
+void let_go(Handle& handle) {
+  handle = Handle{};
+}
+
 /// Mixin: callbacks for the end of other actors, run in this actor's own turn.
 template <class Base>
 class watching : public Base {

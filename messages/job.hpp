@@ -38,6 +38,11 @@ struct optimizer_settings {
   bool no_decay_one_dimensional = false;  ///< norms and biases are not decayed
 };
 
+/// Seconds of wall time by phase.
+struct phase_seconds {
+  double capture = 0, score = 0, replay = 0, decode = 0, commit = 0;
+};
+
 struct commit_result {
   double grad_norm = 0;
   double clip_scale = 1;
