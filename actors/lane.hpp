@@ -19,7 +19,8 @@ namespace longstraw::actors {
 
 class lane : public actor_base<messages::lane_actor> {
  public:
-  lane(caf::actor_config& config, environment e, std::string name, std::shared_ptr<kernels::executor> on);
+  lane(caf::actor_config& config, environment e, std::string name,
+       std::shared_ptr<kernels::executor> on);
   behavior_type make_behavior() override;
   void on_exit() override;
 

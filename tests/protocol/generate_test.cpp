@@ -22,7 +22,8 @@ TEST_CASE("greedy generation continues as the golden files say", "[protocol][gol
   actors::runtime_options options;
   options.chunk_tokens = chunk;
   options.page_tokens = 16;
-  actors::runtime runtime(options, std::make_shared<const models::language_model>(c.config, c.parameters),
+  actors::runtime runtime(options,
+                          std::make_shared<const models::language_model>(c.config, c.parameters),
                           memory::budget::make(0));
   actors::generate_settings s;
   s.sampling.temperature = 0;
@@ -54,8 +55,10 @@ TEST_CASE("a sample depends on its own number and the seed alone", "[protocol]")
 TEST_CASE("a sample ends with its first end-of-sequence token", "[protocol]") {
   auto m = make_hybrid_model();
   auto config = m.model->config();
-  for (token_id t = 0; t < static_cast<token_id>(config.vocabulary); ++t) config.end_of_sequence.push_back(t);
-  actors::runtime runtime({}, std::make_shared<const models::language_model>(config, m.parameters), m.budget);
+  for (token_id t = 0; t < static_cast<token_id>(config.vocabulary); ++t)
+    config.end_of_sequence.push_back(t);
+  actors::runtime runtime({}, std::make_shared<const models::language_model>(config, m.parameters),
+                          m.budget);
   actors::generate_settings s;
   s.max_tokens = 12;
   CHECK(runtime.generate(prompt_only({1, 2, 3}), s).samples[0].size() == 1);

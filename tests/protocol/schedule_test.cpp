@@ -7,7 +7,8 @@
 namespace longstraw::messages {
 namespace {
 
-TEST_CASE("capture covers all prompt tokens but the last, chunk by chunk through all layers", "[protocol]") {
+TEST_CASE("capture covers all prompt tokens but the last, chunk by chunk through all layers",
+          "[protocol]") {
   schedule s;
   add_capture(s, 11, 4, 2);
   REQUIRE(s.entries.size() == 9);

@@ -1,11 +1,12 @@
-// One step through the actors: the same numbers as the golden files, whatever the cut into chunks, pages and threads.
+// One step through the actors: the same numbers as the golden files, whatever the cut into chunks,
+// pages and threads.
 
 #include "support/golden_case.hpp"
 #include "support/job_runner.hpp"
 
-#include <catch2/generators/catch_generators.hpp>
-
 #include <longstraw/models/safetensors.hpp>
+
+#include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
 
@@ -32,7 +33,8 @@ actors::step_settings settings_of(const golden_case& c) {
   actors::step_settings s;
   s.loss = c.loss;
   const auto& o = c.about.at("optimizer");
-  s.optimizer.adamw = {o.at("lr"), o.at("betas").at(0), o.at("betas").at(1), o.at("eps"), o.at("weight_decay")};
+  s.optimizer.adamw = {o.at("lr"), o.at("betas").at(0), o.at("betas").at(1), o.at("eps"),
+                       o.at("weight_decay")};
   s.optimizer.max_grad_norm = o.at("max_grad_norm");
   return s;
 }
@@ -52,8 +54,10 @@ struct cut {
   int threads;
 };
 
-TEST_CASE("a step through the actors gives the golden gradients and parameters", "[protocol][golden]") {
-  const char* name = GENERATE("qwen35-tiny", "qwen35-8l", "qwen35-multimodal-prefix", "qwen3-dense-tiny", "llama-tiny");
+TEST_CASE("a step through the actors gives the golden gradients and parameters",
+          "[protocol][golden]") {
+  const char* name = GENERATE("qwen35-tiny", "qwen35-8l", "qwen35-multimodal-prefix",
+                              "qwen3-dense-tiny", "llama-tiny");
   const cut at = GENERATE(cut{1024, 256, 1}, cut{7, 16, 2}, cut{64, 1, 1});
   INFO(name << " chunk " << at.chunk_tokens << " page " << at.page_tokens);
   const golden_case c = load_golden(name);
@@ -77,7 +81,8 @@ TEST_CASE("a step through the actors gives the golden gradients and parameters",
     CHECK(relative_error(out.responses[r].logps, c.expected_row("logps", r)) < 1e-5);
 
   // The update: error of (w' - w) against the size of (w - w0), over all parameters together.
-  const auto folder = std::filesystem::path(LONGSTRAW_GOLDEN_DIR) / c.about.at("case").get<std::string>();
+  const auto folder =
+      std::filesystem::path(LONGSTRAW_GOLDEN_DIR) / c.about.at("case").get<std::string>();
   const models::safetensors_file after(folder / "after_step_frozen.safetensors");
   double error = 0, size = 0;
   for (const models::parameter& p : c.parameters->layout().all()) {
@@ -90,10 +95,13 @@ TEST_CASE("a step through the actors gives the golden gradients and parameters",
       size += (want[i] - start) * (want[i] - start);
     }
   }
-  CHECK(std::sqrt(error / size) <= c.about.at("tolerance").at("update_rel").at("frozen").get<double>());
+  CHECK(std::sqrt(error / size) <=
+        c.about.at("tolerance").at("update_rel").at("frozen").get<double>());
 }
 
-TEST_CASE("scores and replays run the same arithmetic: unchanged parameters give ratios of exactly 1", "[protocol]") {
+TEST_CASE(
+    "scores and replays run the same arithmetic: unchanged parameters give ratios of exactly 1",
+    "[protocol]") {
   const index prompt = GENERATE(1, 2, 3, 65, 200);
   auto m = make_hybrid_model();
   actors::runtime_options options;
@@ -101,7 +109,8 @@ TEST_CASE("scores and replays run the same arithmetic: unchanged parameters give
   actors::runtime runtime(options, m.model, m.budget);
   models::group g = random_group(prompt, {1, 9, 70}, m.model->config().vocabulary, 5);
   const actors::score_outcome scores = runtime.score(g, 1.0);
-  for (std::size_t r = 0; r < g.responses.size(); ++r) g.responses[r].old_logps = scores.responses[r].logps;
+  for (std::size_t r = 0; r < g.responses.size(); ++r)
+    g.responses[r].old_logps = scores.responses[r].logps;
   actors::step_settings s;
   s.loss.epsilon_low = s.loss.epsilon_high = 0.2;
   const actors::step_outcome out = runtime.step(g, s);
@@ -146,7 +155,9 @@ TEST_CASE("a group without signal runs nothing", "[protocol]") {
   models::group g = random_group(40, {6, 8}, m.model->config().vocabulary, 5);
   const auto before = copy_of(m.parameters->weights());
   SECTION("equal rewards") {
-    for (auto& r : g.responses) r.advantage = models::advantages_of(std::vector<double>{1, 1}, models::reward_scale::group)[0];
+    for (auto& r : g.responses)
+      r.advantage =
+          models::advantages_of(std::vector<double>{1, 1}, models::reward_scale::group)[0];
   }
   SECTION("fully masked") {
     for (auto& r : g.responses) r.loss_tokens = 0;
@@ -158,7 +169,8 @@ TEST_CASE("a group without signal runs nothing", "[protocol]") {
   CHECK(before == copy_of(m.parameters->weights()));
 }
 
-TEST_CASE("a gradient that is not finite commits nothing and names its parameter", "[protocol][negative]") {
+TEST_CASE("a gradient that is not finite commits nothing and names its parameter",
+          "[protocol][negative]") {
   auto m = make_hybrid_model();
   actors::runtime runtime({}, m.model, m.budget);
   models::group g = random_group(40, {6, 8}, m.model->config().vocabulary, 5);
@@ -174,7 +186,8 @@ TEST_CASE("a gradient that is not finite commits nothing and names its parameter
   CHECK(runtime.step(random_group(40, {6, 8}, m.model->config().vocabulary, 7), {}).committed);
 }
 
-TEST_CASE("a budget that is too small is an answer before the step starts", "[protocol][negative]") {
+TEST_CASE("a budget that is too small is an answer before the step starts",
+          "[protocol][negative]") {
   auto m = make_hybrid_model();
   auto tight = memory::budget::make(std::size_t{9} << 20);
   actors::runtime_options options;
@@ -194,13 +207,15 @@ TEST_CASE("a budget that is too small is an answer before the step starts", "[pr
   CHECK(runtime.step(random_group(40, {6, 8}, m.model->config().vocabulary, 7), {}).committed);
 }
 
-TEST_CASE("the peak of each name is what the plan said, and eight responses need no more than two", "[protocol]") {
+TEST_CASE("the peak of each name is what the plan said, and eight responses need no more than two",
+          "[protocol]") {
   std::size_t peak_of_two = 0;
   for (const std::size_t responses : {2, 8}) {
     auto m = make_hybrid_model();
     auto budget = memory::budget::make(0);
     actors::runtime runtime({}, m.model, budget);
-    const models::group g = random_group(600, std::vector<index>(responses, 30), m.model->config().vocabulary, 5);
+    const models::group g =
+        random_group(600, std::vector<index>(responses, 30), m.model->config().vocabulary, 5);
     REQUIRE(runtime.step(g, {}).committed);
     const std::size_t peak = budget->peak_bytes();
     if (peak_of_two == 0) peak_of_two = peak;

@@ -20,8 +20,8 @@ small_model make_hybrid_model(unsigned seed) {
   fail(errc::bad_input, "no hybrid configuration among the small ones");
 }
 
-models::group random_group(index prompt_tokens, std::vector<index> response_tokens, index vocabulary,
-                           unsigned seed) {
+models::group random_group(index prompt_tokens, std::vector<index> response_tokens,
+                           index vocabulary, unsigned seed) {
   models::group g;
   g.name = "random group";
   g.prompt = random_tokens(prompt_tokens, vocabulary, seed);

@@ -20,8 +20,8 @@ small_model make_small_model(const models::model_config& config, unsigned seed);
 small_model make_hybrid_model(unsigned seed = 3);
 
 /// Random prompt and responses; rewards differ, old log-probabilities are not given.
-models::group random_group(index prompt_tokens, std::vector<index> response_tokens, index vocabulary,
-                           unsigned seed);
+models::group random_group(index prompt_tokens, std::vector<index> response_tokens,
+                           index vocabulary, unsigned seed);
 
 std::vector<float> copy_of(std::span<const float> values);
 
