@@ -45,9 +45,9 @@ class query_side {
   /// Probabilities and gradients of scores (without the factor scale) of one tile, and its part of
   /// d_q.
   void add_tile(const key_tile& tile) {
-    pack_transposed(packed_kt_, tile.key.data(), tile.count, n_.head_dim);
-    pack_transposed(packed_vt_, tile.value.data(), tile.count, n_.head_dim);
-    pack_rows(packed_k_, tile.key.data(), tile.count, tile.width, n_.head_dim);
+    pack_transposed(packed_kt_, tile.rows_of(tile.key), tile.count, n_.head_dim);
+    pack_transposed(packed_vt_, tile.rows_of(tile.value), tile.count, n_.head_dim);
+    pack_rows(packed_k_, tile.rows_of(tile.key), tile.count, tile.width, n_.head_dim);
     first_ = tile.first_row * group_;
     const mat p = probabilities(tile), d = d_scores(tile);
     panel_product<false>(p, as_left(packed_q_.row_range(first_, rows_)),

@@ -117,8 +117,8 @@ void attention_forward(mat out, mat lse, cheads q, index q_position, std::span<c
                       std::min(key_tokens, (span + 1) * plan.span_tokens), q_position + begin,
                       q_position + end - 1);
     while (cursor.next(tile)) {
-      pack_transposed(packed_k, tile.key.data(), tile.count, n.head_dim);
-      pack_rows(packed_v, tile.value.data(), tile.count, tile.width, n.head_dim);
+      pack_transposed(packed_k, tile.rows_of(tile.key), tile.count, n.head_dim);
+      pack_rows(packed_v, tile.rows_of(tile.value), tile.count, tile.width, n.head_dim);
       const mat scores(score_data, rows, tile.width, score_stride);
       const index r0 = tile.first_row * group;
       const mat seen = scores.row_range(r0, rows);
