@@ -165,6 +165,31 @@ class key_cursor {
   index token_ = 0;
 };
 
+/// body(tile, next) for every tile; next has count 0 behind the last.
+template <class F>
+inline void for_tiles(key_cursor& cursor, F&& body) {
+  std::array<key_tile, 2> tiles;
+  bool more = cursor.next(tiles[0]);
+  for (std::size_t i = 0; more; i = 1 - i) {
+    more = cursor.next(tiles[1 - i]);
+    body(tiles[i], tiles[1 - i]);
+  }
+}
+
+/// Starts to bring row j of a coming tile's keys or values near, if it has that many.
+inline void fetch(const std::array<const float*, key_block>& rows, index count, index j,
+                  index head_dim) {
+  if (j >= count) return;
+  for (index i = 0; i < head_dim; i += 16)
+    __builtin_prefetch(rows[static_cast<std::size_t>(j)] + i, 0, 2);
+}
+/// The share of that which falls to row r of `rows`: requests are spread over the work on a tile,
+/// as the core holds only a few dozen at once.
+inline void fetch_share(const key_tile& tile, index r, index rows, index head_dim) {
+  for (index j = tile.count * r / rows; j < tile.count * (r + 1) / rows; ++j)
+    fetch(tile.key, tile.count, j, head_dim), fetch(tile.value, tile.count, j, head_dim);
+}
+
 /// Scores of keys that a query must not see become -inf. Row r of the tile is query r / group.
 inline void mask(mat scores, const key_tile& tile, index first_row, index group) {
   const index end = std::min(tile.masked_rows, scores.rows / group);
