@@ -90,11 +90,12 @@ void scale_rows(mat to, cmat from, const float* scale, float sign) {
       store(to.row(r) + c, load(from.row(r) + c) * (scale[r] * sign));
 }
 
-/// Gradient of one token's exponent G_i, in double: what flows in through exp(G_i - G_j) and out
-/// through exp(G_last - G_j) nearly cancels in the running sum over tokens.
+/// Gradients of the exponents, summed in double: in the running sum over tokens that makes d_g of
+/// them, what enters a token as i and leaves it as j nearly cancels.
 struct exponent_gradient {
-  double rows[gated_delta_chunk] = {};  ///< sum over j of the pairs (i, j)
-  double cols[gated_delta_chunk] = {};  ///< sum over i of the pairs (i, j)
+  double rows[gated_delta_chunk] = {};     ///< of exp(G_i) and of exp(G_i - G_j), j < i, by i
+  double cols[gated_delta_chunk] = {};     ///< of exp(G_i - G_j), by j
+  double leaving[gated_delta_chunk] = {};  ///< of exp(G_last - G_j)
 };
 
 /// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL,  and their share of the exponents'
@@ -111,6 +112,7 @@ void pair_gradients(const backward_tiles& t, exponent_gradient& e, cmat d_attend
       store(t.d_kk.row(i) + j, load(t.d_kk.row(i) + j) + d_kk);
       float pairs[lanes];
       store(pairs, d_qk * load(t.qk.row(i) + j) + d_kk * load(t.kk.row(i) + j));
+      if (j <= i && i < j + lanes) pairs[i - j] = 0.0f;  // exp(G_i - G_i) has no gradient
       for (index half = 0; half < lanes; half += lanes / 2) {
         half_wide p;
         for (index l = 0; l < lanes / 2; ++l) p[l] = static_cast<double>(pairs[half + l]);
@@ -192,17 +194,18 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
     }
     for (index l = 0; l < lanes; ++l) {
       e.rows[i + l] += static_cast<double>(entering[l]);
-      e.cols[i + l] += static_cast<double>(leaving[l]);
-      e.rows[n.rows - 1] += static_cast<double>(leaving[l]);
+      e.leaving[i + l] = static_cast<double>(leaving[l]);
     }
   }
   double through_state = 0;
   for (index r = 0; r < n.key; ++r)
     through_state += static_cast<double>(simd::dot(state.row(r), t.d_state.row(r), n.value));
-  double sum = static_cast<double>(d.whole) * through_state;
-  for (index i = n.rows - 1; i >= 0; --i) {
-    sum += e.rows[i] - e.cols[i];
-    if (i < n.tokens) a.d_g(begin + i, head) = static_cast<float>(sum);
+  // g_t is part of G_i for i >= t, and of G_last - G_j for j < t.
+  double after = static_cast<double>(d.whole) * through_state, before = 0;
+  for (index i = n.rows - 1; i >= 0; --i) e.rows[i] = after += e.rows[i] - e.cols[i];
+  for (index i = 0; i < n.tokens; ++i) {
+    a.d_g(begin + i, head) = static_cast<float>(e.rows[i] + before);
+    before += e.leaving[i];
   }
 
   // The state before the chunk.
