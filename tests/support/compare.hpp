@@ -38,6 +38,7 @@ class guarded {
 
   explicit guarded(index count, float fill = std::numeric_limits<float>::quiet_NaN())
       : memory_(static_cast<std::size_t>(count) + 2 * margin, guard), count_(static_cast<std::size_t>(count)) {
+    LS_ASSERT(count >= 0, "a count is not negative");
     std::fill(memory_.begin() + margin, memory_.end() - margin, fill);
   }
   ~guarded() {
