@@ -22,10 +22,6 @@ using page_id = std::int64_t;
 
 // ---- job: program <-> supervisor ------------------------------------------------------------------------------------
 
-/// Seconds of wall time by phase.
-struct phase_seconds {
-  double capture = 0, score = 0, replay = 0, decode = 0, commit = 0;
-};
 /// supervisor -> program.  The job is over: results are complete, or `failed` says why; nothing of a failed job is
 /// committed.
 struct job_done {

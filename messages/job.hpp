@@ -44,6 +44,11 @@ struct commit_result {
   bool committed = false;
 };
 
+/// Seconds of wall time by phase.
+struct phase_seconds {
+  double capture = 0, score = 0, replay = 0, decode = 0, commit = 0;
+};
+
 struct job {
   // Description.
   index number = 0;  ///< of the job in this runtime, from 1; its pages and operations carry it
