@@ -1,6 +1,9 @@
 #pragma once
-// What all actors share: a name and a track on the timeline, handlers that leave a record and never let an exception
-// out, and messages stamped with who sent them and why.
+// What all actors share: a name and a track on the timeline, handlers that leave a record and never
+// let an exception out, and messages stamped with who sent them and why.
+//
+// Actors know each other in circles, and an actor's memory lives as long as a handle to it: each
+// one overrides on_exit and lets go of its handles there, or a system could not shut down.
 
 #include <longstraw/actors/environment.hpp>
 #include <longstraw/messages/interfaces.hpp>
@@ -19,19 +22,27 @@ class actor_base : public messages::watching<typename Handle::base> {
   using parent = messages::watching<typename Handle::base>;
 
   actor_base(caf::actor_config& config, environment e, std::string name)
-      : parent(config), env(std::move(e)), name_(std::move(name)), track_(env.timeline->add_track(name_)) {
-    // The reason of an actor's end is the error that ended it, with its sentence: the supervisor sees it unchanged.
+      : parent(config),
+        env(std::move(e)),
+        name_(std::move(name)),
+        track_(env.timeline->add_track(name_)) {
+    // The reason of an actor's end is the error that ended it, with its sentence: the supervisor
+    // sees it unchanged.
     this->set_exception_handler([this](std::exception_ptr& thrown) -> caf::error {
       try {
         std::rethrow_exception(thrown);
       } catch (const killed_by_test&) {
-        return messages::to_caf(error(errc::actor_lost, "actor '" + name_ + "' was killed by a test"));
+        return messages::to_caf(
+            error(errc::actor_lost, "actor '" + name_ + "' was killed by a test"));
       } catch (const error& cause) {
-        return messages::to_caf(error(cause.code(), "actor '" + name_ + "' ended: " + cause.what()));
+        return messages::to_caf(
+            error(cause.code(), "actor '" + name_ + "' ended: " + cause.what()));
       } catch (const std::exception& cause) {
-        return messages::to_caf(error(errc::actor_lost, "actor '" + name_ + "' ended: " + cause.what()));
+        return messages::to_caf(
+            error(errc::actor_lost, "actor '" + name_ + "' ended: " + cause.what()));
       } catch (...) {
-        return messages::to_caf(error(errc::actor_lost, "actor '" + name_ + "' ended for an unknown reason"));
+        return messages::to_caf(
+            error(errc::actor_lost, "actor '" + name_ + "' ended for an unknown reason"));
       }
     });
     this->start_watching();
@@ -100,7 +111,8 @@ class actor_base : public messages::watching<typename Handle::base> {
 
   class record_on_exit {
    public:
-    record_on_exit(actor_base& self, const messages::trace_ctx& ctx, const char* name) : self_(self) {
+    record_on_exit(actor_base& self, const messages::trace_ctx& ctx, const char* name)
+        : self_(self) {
       record_.name = name;
       record_.track = self.track_;
       record_.from = ctx.from;

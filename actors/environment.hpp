@@ -1,5 +1,6 @@
 #pragma once
-// What every actor is given at its start: the timeline, the log, the deadlines, and the fault that a test wants.
+// What every actor is given at its start: the timeline, the log, the deadlines, and the fault that
+// a test wants.
 
 #include <longstraw/messages/timeline.hpp>
 
@@ -21,7 +22,8 @@ struct deadlines {
   std::chrono::milliseconds watchdog{1'000};
 };
 
-/// Test hook: the actor of that name ends when it is about to handle its message number `message` (from 0).
+/// Test hook: the actor of that name ends when it is about to handle its message number `message`
+/// (from 0).
 struct fault_plan {
   std::string actor;
   std::int64_t message = 0;

@@ -4,7 +4,8 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-lane::lane(caf::actor_config& config, environment e, std::string name, std::shared_ptr<kernels::executor> on)
+lane::lane(caf::actor_config& config, environment e, std::string name,
+           std::shared_ptr<kernels::executor> on)
     : actor_base(config, std::move(e), std::move(name)), on_(std::move(on)) {}
 
 lane::behavior_type lane::make_behavior() {
@@ -14,6 +15,8 @@ lane::behavior_type lane::make_behavior() {
       on(&lane::run_next),   // from itself
   };
 }
+
+void lane::on_exit() { waiting_.clear(); }
 
 void lane::submit(const submit_operation& m) {
   if (m.entry < 0) return run(m);

@@ -19,8 +19,10 @@ namespace longstraw::actors {
 
 class lane : public actor_base<messages::lane_actor> {
  public:
-  lane(caf::actor_config& config, environment e, std::string name, std::shared_ptr<kernels::executor> on);
+  lane(caf::actor_config& config, environment e, std::string name,
+       std::shared_ptr<kernels::executor> on);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   void submit(const messages::submit_operation& m);

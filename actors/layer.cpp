@@ -6,8 +6,8 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-layer::layer(caf::actor_config& config, environment e, std::string name, index number, lane_actor lane,
-             page_store_actor pages, std::shared_ptr<memory::arena> state_arena)
+layer::layer(caf::actor_config& config, environment e, std::string name, index number,
+             lane_actor lane, page_store_actor pages, std::shared_ptr<memory::arena> state_arena)
     : actor_base(config, std::move(e), std::move(name)),
       number_(number),
       lane_(std::move(lane)),
@@ -23,10 +23,19 @@ layer::behavior_type layer::make_behavior() {
   };
 }
 
+void layer::on_exit() {
+  let_go(lane_);
+  let_go(page_store_);
+  let_go(rank_);
+  in_flight_.clear();
+  kept_.clear();
+}
+
 void layer::start_job(const run_entry& m) {
   const job& of = *m.pass->of;
   if (of.number == job_number_) return;
-  LS_ASSERT(in_flight_.empty() && kept_.empty(), "a job must be released before the next one starts");
+  LS_ASSERT(in_flight_.empty() && kept_.empty(),
+            "a job must be released before the next one starts");
   job_number_ = of.number;
   prompt_tokens_ = static_cast<index>(of.data->prompt.size());
   rank_ = m.reply_to;
@@ -39,18 +48,16 @@ void layer::run(const run_entry& m) {
   const job& of = *m.pass->of;
   const verb what = m.entry.what;
 
-  if (what == verb::backward_layer) {
-    const work_ptr w = kept_.at(m.entry.response);  // LY-2
-    kept_.erase(m.entry.response);
-    w->request = m;
-    in_flight_[m.number] = w;
-    submit_backward(w);
-    return;
-  }
-
   auto w = std::make_shared<work>();
   w->request = m;
   in_flight_[m.number] = w;
+  if (what == verb::backward_layer) {
+    w->forward = kept_.at(
+        m.entry.response);  // LY-2; it may still wait for its pages, the lane keeps the order
+    kept_.erase(m.entry.response);
+    submit_backward(w);
+    return;
+  }
   if (what == verb::forward_layer) kept_[m.entry.response] = w;
 
   w->recurrent = captured_;
@@ -61,7 +68,8 @@ void layer::run(const run_entry& m) {
     const index sample = m.entry.response;
     auto& state = samples_[sample];
     if (!state) {
-      state = std::make_shared<memory::buffer>(state_arena_->allocate_floats(captured_->floats().size()));
+      state = std::make_shared<memory::buffer>(
+          state_arena_->allocate_floats(captured_->floats().size()));
       w->copy_from = captured_;
     }
     w->recurrent = state;
@@ -73,7 +81,8 @@ void layer::run(const run_entry& m) {
   lease_next(w);
 }
 
-// The first entry that needs an owner's pages reserves them all: how many is known from the schedule.
+// The first entry that needs an owner's pages reserves them all: how many is known from the
+// schedule.
 void layer::reserve(const work_ptr& w, const page_owner& owner, index tokens) {
   w->to_lease.push_back(owner);
   if (!reserved_.insert(owner).second) return;
@@ -96,7 +105,8 @@ void layer::lease_next(const work_ptr& w) {
       .then(
           [this, w, owner](const pages_leased& m) {
             w->leased.push_back(owner);
-            if (w->request.pass->of->number != job_number_) return give_back_leases(*w);  // released meanwhile
+            if (w->request.pass->of->number != job_number_)
+              return give_back_leases(*w);  // released meanwhile
             add_pages(*w, owner, *m.data);
             lease_next(w);
           },
@@ -114,7 +124,8 @@ void layer::add_pages(work& w, const page_owner& owner, const std::vector<float*
   for (std::size_t p = 0; p < data.size(); ++p) {
     const index position = first + static_cast<index>(p) * of.page_tokens;
     if (position >= limit) break;
-    w.pages.push_back({data[p], of.page_tokens, std::min(of.page_tokens, limit - position), position});
+    w.pages.push_back(
+        {data[p], of.page_tokens, std::min(of.page_tokens, limit - position), position});
   }
 }
 
@@ -136,8 +147,8 @@ void layer::prepare(work& w) {
   p.state_only = what == verb::capture_layer && number_ + 1 == t.of->model->layer_count();
 }
 
-// The segments of a program are joined by exchanges between ranks. On one rank every exchange is the identity, so the
-// next segment is submitted at once; the lane keeps their order.
+// The segments of a program are joined by exchanges between ranks. On one rank every exchange is
+// the identity, so the next segment is submitted at once; the lane keeps their order.
 void layer::submit_forward(const work_ptr& w) {
   const auto segments = w->request.pass->of->model->layer(number_).segments();
   std::vector<std::size_t> needed;
@@ -145,11 +156,13 @@ void layer::submit_forward(const work_ptr& w) {
     if (!w->pass.state_only || segments[s].for_state) needed.push_back(s);
   for (std::size_t i = 0; i < needed.size(); ++i) {
     const std::size_t s = needed[i];
-    submit(w, static_cast<index>(i), i + 1 == needed.size(), segments[s].name.data(), [l = number_, s](work& x) {
-      if (x.request.pass->skipped()) return;
-      if (s == 0 && x.copy_from) std::ranges::copy(x.copy_from->floats(), x.recurrent->floats().begin());
-      x.request.pass->of->model->layer(l).forward(s, x.pass);
-    });
+    submit(w, static_cast<index>(i), i + 1 == needed.size(), segments[s].name.data(),
+           [l = number_, s](work& x) {
+             if (x.request.pass->skipped()) return;
+             if (s == 0 && x.copy_from)
+               std::ranges::copy(x.copy_from->floats(), x.recurrent->floats().begin());
+             x.request.pass->of->model->layer(l).forward(s, x.pass);
+           });
   }
 }
 
@@ -157,21 +170,29 @@ void layer::submit_backward(const work_ptr& w) {
   const auto segments = w->request.pass->of->model->layer(number_).segments();
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const std::size_t s = segments.size() - 1 - i;
-    submit(w, static_cast<index>(i), s == 0, segments[s].name.data(),
-           [l = number_, s](work& x) { x.request.pass->of->model->layer(l).backward(s, x.pass); });
+    submit(w, static_cast<index>(i), s == 0, segments[s].name.data(), [l = number_, s](work& x) {
+      x.request.pass->of->model->layer(l).backward(s, x.forward->pass);
+    });
   }
 }
 
-void layer::submit(const work_ptr& w, index part, bool last, const char* name, std::function<void(work&)> body) {
+void layer::submit(const work_ptr& w, index part, bool last, const char* name,
+                   std::function<void(work&)> body) {
   auto op = std::make_shared<operation>();
   op->name = name;
   op->detail = to_string(w->request.entry.what).data();
   op->entry = w->request.entry;
   op->run = [w, body = std::move(body)](kernels::executor& on) {
-    w->pass.on = &on;
+    (w->forward ? w->forward : w)->pass.on = &on;
     body(*w);
   };
-  tell(lane_, submit_operation{{}, job_number_, w->request.number, part, last, std::move(op), w->request.pass->of,
+  tell(lane_, submit_operation{{},
+                               job_number_,
+                               w->request.number,
+                               part,
+                               last,
+                               std::move(op),
+                               w->request.pass->of,
                                self_as<operation_listener>()});
 }
 
@@ -181,7 +202,10 @@ void layer::operation_finished(const operation_done& m) {
   LS_ASSERT(it != in_flight_.end(), "the lane finished an entry that this layer has not in flight");
   const work_ptr w = it->second;
   in_flight_.erase(it);
-  if (w->request.entry.what != verb::forward_layer) give_back_leases(*w);  // else LY-2
+  if (w->forward)
+    give_back_leases(*w->forward);
+  else if (w->request.entry.what != verb::forward_layer)  // LY-2
+    give_back_leases(*w);
   tell(rank_, entry_done{{}, job_number_, m.entry});
 }
 
@@ -203,7 +227,7 @@ void layer::give_back_leases(work& w) {
 caf::result<job_released> layer::release(const release_job& m) {
   if (m.job_number != job_number_) return stamped(job_released{{}, m.job_number});
   for (auto* works : {&in_flight_, &kept_}) {
-    for (auto& [key, w] : *works) give_back_leases(*w);
+    for (auto& [key, w] : *works) give_back_leases(w->forward ? *w->forward : *w);
     works->clear();
   }
   job_number_ = 0;
@@ -212,8 +236,11 @@ caf::result<job_released> layer::release(const release_job& m) {
   reserved_.clear();
   auto promise = this->template make_response_promise<job_released>();
   ask(page_store_, env.limits.page, drop_pages{{}, m.job_number, number_})
-      .then([this, promise, n = m.job_number](const pages_dropped&) mutable { promise.deliver(stamped(job_released{{}, n})); },
-            [promise](const caf::error& e) mutable { promise.deliver(e); });
+      .then(
+          [this, promise, n = m.job_number](const pages_dropped&) mutable {
+            promise.deliver(stamped(job_released{{}, n}));
+          },
+          [promise](const caf::error& e) mutable { promise.deliver(e); });
   return promise;
 }
 

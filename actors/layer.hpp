@@ -1,14 +1,16 @@
 #pragma once
 // One layer on one rank: its program, its conditional state, and the passes that run through it.
 //
-// receives  run_entry, release_job (from its rank); operation_done, operation_failed (from the lane)
-// sends     reserve_pages, lease_pages, return_pages, drop_pages (page store); submit_operation (lane);
+// receives  run_entry, release_job (from its rank); operation_done, operation_failed (from the
+// lane) sends     reserve_pages, lease_pages, return_pages, drop_pages (page store);
+// submit_operation (lane);
 //           entry_done, entry_failed (rank)
-// owns      the recurrent state of the captured prompt and of each sample; pages lie with the page store
+// owns      the recurrent state of the captured prompt and of each sample; pages lie with the page
+// store
 //
-//   LY-1  An operation that touches pages is submitted only under a lease, returned when the entry's last one is done.
-//   LY-2  A backward entry reuses the pass, and the lease, of its forward entry.
-//   LY-3  The captured state is changed by capture entries only.
+//   LY-1  An operation that touches pages is submitted only under a lease, returned when the
+//   entry's last one is done. LY-2  A backward entry reuses the pass, and the lease, of its forward
+//   entry. LY-3  The captured state is changed by capture entries only.
 
 #include <longstraw/actors/actor_base.hpp>
 
@@ -21,9 +23,11 @@ namespace longstraw::actors {
 
 class layer : public actor_base<messages::layer_actor> {
  public:
-  layer(caf::actor_config& config, environment e, std::string name, index number, messages::lane_actor lane,
-        messages::page_store_actor pages, std::shared_ptr<memory::arena> state_arena);
+  layer(caf::actor_config& config, environment e, std::string name, index number,
+        messages::lane_actor lane, messages::page_store_actor pages,
+        std::shared_ptr<memory::arena> state_arena);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   // One entry from run_entry to entry_done.
@@ -33,8 +37,10 @@ class layer : public actor_base<messages::layer_actor> {
     std::vector<models::state_page> pages;       // what pass.pages points to
     std::vector<messages::page_owner> to_lease;  // still to ask for
     std::vector<messages::page_owner> leased;
-    std::shared_ptr<memory::buffer> recurrent;   // what pass.recurrent_before points to
-    std::shared_ptr<memory::buffer> copy_from;   // first token of a sample: its state starts as a copy of this
+    std::shared_ptr<memory::buffer> recurrent;  // what pass.recurrent_before points to
+    std::shared_ptr<memory::buffer>
+        copy_from;                  // first token of a sample: its state starts as a copy of this
+    std::shared_ptr<work> forward;  // of a backward entry: whose pass and leases it uses
   };
   using work_ptr = std::shared_ptr<work>;
 
@@ -50,22 +56,24 @@ class layer : public actor_base<messages::layer_actor> {
   void prepare(work& w);
   void submit_forward(const work_ptr& w);
   void submit_backward(const work_ptr& w);
-  void submit(const work_ptr& w, index part, bool last, const char* name, std::function<void(work&)> body);
+  void submit(const work_ptr& w, index part, bool last, const char* name,
+              std::function<void(work&)> body);
   void give_back_leases(work& w);
   void report(const work& w, const error& e);
 
   const index number_;
-  const messages::lane_actor lane_;
-  const messages::page_store_actor page_store_;
+  messages::lane_actor lane_;
+  messages::page_store_actor page_store_;
   const std::shared_ptr<memory::arena> state_arena_;
 
   index job_number_ = 0;
   index prompt_tokens_ = 0;
   messages::entry_listener rank_;
-  std::shared_ptr<memory::buffer> captured_;                  // recurrent state after the prompt
-  std::map<index, std::shared_ptr<memory::buffer>> samples_;  // recurrent state of each generated sample
-  std::map<index, work_ptr> in_flight_;                       // by entry number
-  std::map<index, work_ptr> kept_;                            // by response: forward issued, backward to come
+  std::shared_ptr<memory::buffer> captured_;  // recurrent state after the prompt
+  std::map<index, std::shared_ptr<memory::buffer>>
+      samples_;                          // recurrent state of each generated sample
+  std::map<index, work_ptr> in_flight_;  // by entry number
+  std::map<index, work_ptr> kept_;       // by response: forward issued, backward to come
   std::set<messages::page_owner> reserved_;
 };
 

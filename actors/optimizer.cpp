@@ -7,8 +7,8 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-optimizer::optimizer(caf::actor_config& config, environment e, std::string name, rank_id number, lane_actor lane,
-                     std::shared_ptr<models::parameter_store> parameters)
+optimizer::optimizer(caf::actor_config& config, environment e, std::string name, rank_id number,
+                     lane_actor lane, std::shared_ptr<models::parameter_store> parameters)
     : actor_base(config, std::move(e), std::move(name)),
       number_(number),
       lane_(std::move(lane)),
@@ -23,6 +23,11 @@ optimizer::behavior_type optimizer::make_behavior() {
       on(&optimizer::operation_finished),  // from the lane
       on(&optimizer::operation_broke),     // from the lane
   };
+}
+
+void optimizer::on_exit() {
+  let_go(lane_);
+  let_go(supervisor_);
 }
 
 void optimizer::begin(const begin_step& m) {
@@ -59,7 +64,8 @@ void optimizer::prepare(const prepare_step& m) {
 
 void optimizer::commit(const commit_step& m) {
   if (!job_ || m.job_number != job_->number || stage_ != stage::prepared) {  // OP-1
-    tell(supervisor_, fault{{}, m.job_number, errc::actor_lost, "a commit was asked for that was not prepared"});
+    tell(supervisor_,
+         fault{{}, m.job_number, errc::actor_lost, "a commit was asked for that was not prepared"});
     return;
   }
   stage_ = stage::committing;
@@ -89,7 +95,8 @@ void optimizer::operation_finished(const operation_done& m) {
       return tell(supervisor_, step_committed{{}, number_, job_->number});
     case stage::idle:
     case stage::accumulating:
-    case stage::prepared: return;
+    case stage::prepared:
+      return;
   }
 }
 
@@ -105,7 +112,9 @@ void optimizer::submit(const char* name, std::function<void(kernels::executor&)>
   auto op = std::make_shared<operation>();
   op->name = op->detail = name;
   op->run = std::move(run);
-  tell(lane_, submit_operation{{}, job_->number, -1, 0, true, std::move(op), job_, self_as<operation_listener>()});
+  tell(lane_,
+       submit_operation{
+           {}, job_->number, -1, 0, true, std::move(op), job_, self_as<operation_listener>()});
 }
 
 double gradient_norm(const models::parameter_store& parameters, kernels::executor& on) {
@@ -113,22 +122,24 @@ double gradient_norm(const models::parameter_store& parameters, kernels::executo
   for (const models::parameter& p : parameters.layout().all()) {
     const double squares = kernels::sum_of_squares(parameters.gradients(p), on);
     if (!std::isfinite(squares))
-      fail(errc::not_finite, "the gradient of parameter '{}' is not finite; nothing was committed", p.name);
+      fail(errc::not_finite, "the gradient of parameter '{}' is not finite; nothing was committed",
+           p.name);
     sum += squares;
   }
   return std::sqrt(sum);
 }
 
-void apply_adamw(const models::parameter_store& parameters, const optimizer_settings& s, double gradient_scale, index step,
-                 kernels::executor& on) {
+void apply_adamw(const models::parameter_store& parameters, const optimizer_settings& s,
+                 double gradient_scale, index step, kernels::executor& on) {
   for (const models::parameter& p : parameters.layout().all()) {
     kernels::adamw_settings settings = s.adamw;
     if (s.no_decay_one_dimensional && p.shape.size() < 2) settings.weight_decay = 0;
     const auto part = [&p](std::span<float> all) {
       return all.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
     };
-    kernels::adamw_update(part(parameters.weights()), part(parameters.first_moments()), part(parameters.second_moments()),
-                          part(parameters.gradients()), gradient_scale, settings, step, on);
+    kernels::adamw_update(part(parameters.weights()), part(parameters.first_moments()),
+                          part(parameters.second_moments()), part(parameters.gradients()),
+                          gradient_scale, settings, step, on);
   }
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 // The optimizer of one rank: its gradients, moments and weights, and the transaction over them.
 //
-// receives  begin_step, prepare_step, commit_step, abort_step (supervisor); operation_done, operation_failed (lane)
-// sends     submit_operation (lane); step_begun, vote, step_committed, fault (supervisor)
-// owns      nothing but the right to change weights: kernels run in the lane, memory is the parameter store's
+// receives  begin_step, prepare_step, commit_step, abort_step (supervisor); operation_done,
+// operation_failed (lane) sends     submit_operation (lane); step_begun, vote, step_committed,
+// fault (supervisor) owns      nothing but the right to change weights: kernels run in the lane,
+// memory is the parameter store's
 //
 //   OP-1  Weights and moments change in commit_step only, after a yes vote for the same job.
 //   OP-2  Gradients are zero when step_begun is sent, whatever became of the step before.
@@ -14,9 +15,10 @@ namespace longstraw::actors {
 
 class optimizer : public actor_base<messages::optimizer_actor> {
  public:
-  optimizer(caf::actor_config& config, environment e, std::string name, messages::rank_id number, messages::lane_actor lane,
-            std::shared_ptr<models::parameter_store> parameters);
+  optimizer(caf::actor_config& config, environment e, std::string name, messages::rank_id number,
+            messages::lane_actor lane, std::shared_ptr<models::parameter_store> parameters);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   enum class stage { idle, clearing, accumulating, preparing, prepared, committing };
@@ -30,7 +32,7 @@ class optimizer : public actor_base<messages::optimizer_actor> {
   void submit(const char* name, std::function<void(kernels::executor&)> run);
 
   const messages::rank_id number_;
-  const messages::lane_actor lane_;
+  messages::lane_actor lane_;
   const std::shared_ptr<models::parameter_store> parameters_;
 
   messages::commit_listener supervisor_;
@@ -39,12 +41,12 @@ class optimizer : public actor_base<messages::optimizer_actor> {
   bool gradients_dirty_ = false;
 };
 
-/// Norm over all gradients, in the order of the layout. errc::not_finite names the first parameter whose gradient is
-/// not finite.
+/// Norm over all gradients, in the order of the layout. errc::not_finite names the first parameter
+/// whose gradient is not finite.
 double gradient_norm(const models::parameter_store& parameters, kernels::executor& on);
 
 /// One AdamW step over all parameters.
-void apply_adamw(const models::parameter_store& parameters, const messages::optimizer_settings& s, double gradient_scale,
-                 index step, kernels::executor& on);
+void apply_adamw(const models::parameter_store& parameters, const messages::optimizer_settings& s,
+                 double gradient_scale, index step, kernels::executor& on);
 
 }  // namespace longstraw::actors

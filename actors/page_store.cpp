@@ -4,7 +4,8 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-page_store::page_store(caf::actor_config& config, environment e, std::string name, std::shared_ptr<memory::arena> arena)
+page_store::page_store(caf::actor_config& config, environment e, std::string name,
+                       std::shared_ptr<memory::arena> arena)
     : actor_base(config, std::move(e), std::move(name)), pool_(std::move(arena)) {}
 
 page_store::behavior_type page_store::make_behavior() {
@@ -18,7 +19,8 @@ page_store::behavior_type page_store::make_behavior() {
 
 caf::result<pages_reserved> page_store::reserve(const reserve_pages& m) {
   try {
-    pool_.reserve(m.owner, kernels::blocks_of(m.tokens, m.page_tokens), m.page_tokens * m.floats_per_token);
+    pool_.reserve(m.owner, kernels::blocks_of(m.tokens, m.page_tokens),
+                  m.page_tokens * m.floats_per_token);
     return stamped(pages_reserved{{}, m.owner});
   } catch (const error& e) {
     return to_caf(e);
@@ -36,7 +38,8 @@ caf::result<pages_leased> page_store::lease(const lease_pages& m) {
 void page_store::give_back(const return_pages& m) { pool_.give_back(m.owner); }
 
 caf::result<pages_dropped> page_store::drop(const drop_pages& m) {
-  pool_.drop_if([&](const page_owner& o) { return o.job_number == m.job_number && o.layer == m.layer; });
+  pool_.drop_if(
+      [&](const page_owner& o) { return o.job_number == m.job_number && o.layer == m.layer; });
   return stamped(pages_dropped{});
 }
 

@@ -14,7 +14,8 @@ namespace longstraw::actors {
 
 class page_store : public actor_base<messages::page_store_actor> {
  public:
-  page_store(caf::actor_config& config, environment e, std::string name, std::shared_ptr<memory::arena> arena);
+  page_store(caf::actor_config& config, environment e, std::string name,
+             std::shared_ptr<memory::arena> arena);
   behavior_type make_behavior() override;
 
  private:

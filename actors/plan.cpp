@@ -1,5 +1,4 @@
 #include <longstraw/actors/plan.hpp>
-
 #include <longstraw/kernels/head.hpp>
 
 #include <algorithm>
@@ -10,8 +9,8 @@ namespace longstraw::actors {
 using namespace messages;
 
 bool workspace_sizes::covers(const workspace_sizes& o) const {
-  return hidden >= o.hidden && d_hidden >= o.d_hidden && angles >= o.angles && activations >= o.activations &&
-         head >= o.head && logits >= o.logits;
+  return hidden >= o.hidden && d_hidden >= o.d_hidden && angles >= o.angles &&
+         activations >= o.activations && head >= o.head && logits >= o.logits;
 }
 
 workspace_sizes workspace_of(const job& j) {
@@ -23,7 +22,8 @@ workspace_sizes workspace_of(const job& j) {
     w.pass_tokens = std::max(w.pass_tokens, tokens);
     if (e.in == phase::replay) w.replay_tokens = std::max(w.replay_tokens, tokens);
     if (e.in == phase::score) score_tokens = std::max(score_tokens, tokens);
-    if (e.what == verb::sample) w.logits = model.config().vocabulary + model.config().hidden_size + 1;
+    if (e.what == verb::sample)
+      w.logits = model.config().vocabulary + model.config().hidden_size + 1;
   }
   w.hidden = w.pass_tokens * model.config().hidden_size;
   w.d_hidden = w.replay_tokens * model.config().hidden_size;
@@ -40,14 +40,18 @@ workspace_sizes workspace_of(const job& j) {
 }
 
 std::size_t memory_plan::total() const {
-  return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t sum, const auto& b) { return sum + b.second; });
+  return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0},
+                         [](std::size_t sum, const auto& b) { return sum + b.second; });
 }
 
 namespace {
 
-constexpr std::size_t float_bytes(index floats) { return static_cast<std::size_t>(floats) * sizeof(float); }
+constexpr std::size_t float_bytes(index floats) {
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
 
-// Conditional state of a prompt of that many captured tokens, and of the samples that decode from it.
+// Conditional state of a prompt of that many captured tokens, and of the samples that decode from
+// it.
 std::size_t state_bytes(const job& j, index captured_tokens) {
   std::map<index, index> samples;
   for (const schedule_entry& e : j.plan.entries)
@@ -59,10 +63,12 @@ std::size_t state_bytes(const job& j, index captured_tokens) {
   for (index l = 0; l < j.model->layer_count(); ++l) {
     const models::state_spec s = j.model->layer(l).state();
     const auto pages = [&](index tokens) {
-      return float_bytes(kernels::blocks_of(tokens, j.page_tokens) * j.page_tokens * s.page_floats_per_token);
+      return float_bytes(kernels::blocks_of(tokens, j.page_tokens) * j.page_tokens *
+                         s.page_floats_per_token);
     };
     bytes += float_bytes(s.recurrent_floats) + pages(captured_tokens);
-    for (const auto& [sample, tokens] : samples) bytes += float_bytes(s.recurrent_floats) + pages(tokens);
+    for (const auto& [sample, tokens] : samples)
+      bytes += float_bytes(s.recurrent_floats) + pages(tokens);
   }
   return bytes;
 }
@@ -84,7 +90,8 @@ memory_plan plan_of(const job& j) {
 void check_budget(const job& j, const memory::budget& budget) {
   if (budget.limit_bytes() == 0) return;
   memory_plan plan = plan_of(j);
-  // Between jobs the arenas of the plan hold only the workspace of the last one, which the next job reuses or frees.
+  // Between jobs the arenas of the plan hold only the workspace of the last one, which the next job
+  // reuses or frees.
   std::size_t held = 0;
   for (const auto& u : budget.report()) {
     const auto planned = plan.bytes.find(u.name);
@@ -97,8 +104,10 @@ void check_budget(const job& j, const memory::budget& budget) {
 
   std::string parts;
   for (const auto& u : budget.report())
-    if (u.current_bytes > 0 && !plan.bytes.contains(u.name)) parts += fmt::format("{} {}, ", u.name, memory::readable_bytes(u.current_bytes));
-  for (const auto& [name, bytes] : plan.bytes) parts += fmt::format("{} {}, ", name, memory::readable_bytes(bytes));
+    if (u.current_bytes > 0 && !plan.bytes.contains(u.name))
+      parts += fmt::format("{} {}, ", u.name, memory::readable_bytes(u.current_bytes));
+  for (const auto& [name, bytes] : plan.bytes)
+    parts += fmt::format("{} {}, ", name, memory::readable_bytes(bytes));
   parts.resize(parts.size() - 2);
 
   // What would fit: the prompt whose state takes the room that everything else leaves.
@@ -117,12 +126,14 @@ void check_budget(const job& j, const memory::budget& budget) {
   }
   const index chunk = workspace_of(j).pass_tokens;
   if (chunk > 64 && workspace_of(j).replay_tokens < chunk)
-    fits += fmt::format("{}a smaller --chunk-tokens than {} needs less", fits.empty() ? "" : " would fit; ", chunk);
+    fits += fmt::format("{}a smaller --chunk-tokens than {} needs less",
+                        fits.empty() ? "" : " would fit; ", chunk);
   else if (!fits.empty())
     fits += " would fit";
-  fail(errc::over_budget, "job '{}' with a prompt of {} tokens needs {} ({}), but --memory is {}{}{}", j.name,
-       j.data->prompt.size(), memory::readable_bytes(held + plan.total()), parts, memory::readable_bytes(budget.limit_bytes()),
-       fits.empty() ? "" : "; ", fits);
+  fail(errc::over_budget,
+       "job '{}' with a prompt of {} tokens needs {} ({}), but --memory is {}{}{}", j.name,
+       j.data->prompt.size(), memory::readable_bytes(held + plan.total()), parts,
+       memory::readable_bytes(budget.limit_bytes()), fits.empty() ? "" : "; ", fits);
 }
 
 }  // namespace longstraw::actors

@@ -1,6 +1,6 @@
 #pragma once
-// What a job will need, by name, computed from its schedule before anything runs: running out of memory is an answer,
-// not a crash.
+// What a job will need, by name, computed from its schedule before anything runs: running out of
+// memory is an answer, not a crash.
 
 #include <longstraw/memory/arena.hpp>
 #include <longstraw/messages/job.hpp>
@@ -39,13 +39,15 @@ inline constexpr const char* program = "program";  ///< code, libraries and smal
 }  // namespace arena_name
 
 struct memory_plan {
-  std::map<std::string, std::size_t> bytes;  ///< by arena name; what the job adds to what is allocated already
+  std::map<std::string, std::size_t>
+      bytes;  ///< by arena name; what the job adds to what is allocated already
   std::size_t total() const;
 };
 memory_plan plan_of(const messages::job& j);
 
-/// Throws errc::over_budget if the job does not fit beside what `budget` holds now. The sentence names what is needed,
-/// what is there, the largest parts, and what would fit: fewer tokens a chunk, or a shorter prompt.
+/// Throws errc::over_budget if the job does not fit beside what `budget` holds now. The sentence
+/// names what is needed, what is there, the largest parts, and what would fit: fewer tokens a
+/// chunk, or a shorter prompt.
 void check_budget(const messages::job& j, const memory::budget& budget);
 
 }  // namespace longstraw::actors

@@ -1,5 +1,4 @@
 #include <longstraw/actors/rank.hpp>
-
 #include <longstraw/kernels/head.hpp>
 
 #include <algorithm>
@@ -8,8 +7,8 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-rank::rank(caf::actor_config& config, environment e, std::string name, rank_id number, lane_actor lane,
-           std::vector<layer_actor> layers, std::shared_ptr<memory::budget> budget)
+rank::rank(caf::actor_config& config, environment e, std::string name, rank_id number,
+           lane_actor lane, std::vector<layer_actor> layers, std::shared_ptr<memory::budget> budget)
     : actor_base(config, std::move(e), std::move(name)),
       number_(number),
       lane_(std::move(lane)),
@@ -27,6 +26,14 @@ rank::behavior_type rank::make_behavior() {
   };
 }
 
+void rank::on_exit() {
+  let_go(lane_);
+  layers_.clear();
+  let_go(supervisor_);
+  job_.reset();
+  pass_.reset();
+}
+
 void rank::run(const run_phase& m) {
   supervisor_ = m.reply_to;
   phase_ = m.which;
@@ -39,7 +46,9 @@ void rank::run(const run_phase& m) {
               lane_ready_ = true;
               pump();
             },
-            [this](const caf::error& e) { report(errc::actor_lost, from_caf(this->system(), e).what()); });
+            [this](const caf::error& e) {
+              report(errc::actor_lost, from_caf(this->system(), e).what());
+            });
   }
   range_ = job_->plan.of(phase_);
   next_ = oldest_ = range_.begin;
@@ -76,26 +85,35 @@ void rank::pump() {
 void rank::issue(index number) {
   const schedule_entry& e = job_->plan.entries[static_cast<std::size_t>(number)];
   switch (e.what) {
-    case verb::embed: return embed(number, e);
-    case verb::score_head: return score_head(number, e);
-    case verb::loss_head: return loss_head(number, e);
-    case verb::embed_backward: return embed_backward(number, e);
-    case verb::sample: return sample(number, e);
+    case verb::embed:
+      return embed(number, e);
+    case verb::score_head:
+      return score_head(number, e);
+    case verb::loss_head:
+      return loss_head(number, e);
+    case verb::embed_backward:
+      return embed_backward(number, e);
+    case verb::sample:
+      return sample(number, e);
     case verb::capture_layer:
     case verb::score_layer:
     case verb::forward_layer:
     case verb::decode_layer:
     case verb::backward_layer:
-      tell(layers_[static_cast<std::size_t>(e.layer)], run_entry{{}, number, e, pass_, self_as<entry_listener>()});
+      tell(layers_[static_cast<std::size_t>(e.layer)],
+           run_entry{{}, number, e, pass_, self_as<entry_listener>()});
   }
 }
 
-void rank::submit(index number, const schedule_entry& e, std::function<void(kernels::executor&)> run) {
+void rank::submit(index number, const schedule_entry& e,
+                  std::function<void(kernels::executor&)> run) {
   auto op = std::make_shared<operation>();
   op->name = op->detail = to_string(e.what).data();
   op->entry = e;
   op->run = std::move(run);
-  tell(lane_, submit_operation{{}, job_->number, number, 0, true, std::move(op), job_, self_as<operation_listener>()});
+  tell(lane_,
+       submit_operation{
+           {}, job_->number, number, 0, true, std::move(op), job_, self_as<operation_listener>()});
 }
 
 // Every pass starts with its embedding; the entries that follow, up to the next one, belong to it.
@@ -165,11 +183,12 @@ void run_head(token_pass& pass, bool with_loss, kernels::executor& on) {
   if (!with_loss) return;
 
   const std::span<float> d_logps = memory.first(tokens);
-  result.loss = models::evaluate_response(d_logps, result.logps, result.old_logps, response.ref_logps, result.entropies,
-                                          response.advantage, response.loss_tokens, of.counts, of.loss);
+  result.loss = models::evaluate_response(d_logps, result.logps, result.old_logps,
+                                          response.ref_logps, result.entropies, response.advantage,
+                                          response.loss_tokens, of.counts, of.loss);
   if (!std::isfinite(result.loss.loss))
-    fail(errc::not_finite, "the loss of response {} of {} is {}; nothing was committed", pass.response, of.data->name,
-         result.loss.loss);
+    fail(errc::not_finite, "the loss of response {} of {} is {}; nothing was committed",
+         pass.response, of.data->name, result.loss.loss);
   head.d_logps = d_logps;
   of.model->head_backward(head);
 }
@@ -206,16 +225,19 @@ void rank::sample(index number, const schedule_entry& e) {
     of.model->last_logits(logits, p->hidden, memory.subspan(vocabulary), on);
     const double uniform = static_cast<double>(result.random() >> 11) * 0x1p-53;
     std::vector<token_id> order;
-    const token_id next = kernels::sample_token({logits.data, vocabulary}, of.sampling, uniform, order);
+    const token_id next =
+        kernels::sample_token({logits.data, vocabulary}, of.sampling, uniform, order);
     result.tokens.push_back(next);
     const auto& ends = config.end_of_sequence;
-    if (of.stop_at_end_of_sequence && std::ranges::find(ends, next) != ends.end()) result.finished = true;
+    if (of.stop_at_end_of_sequence && std::ranges::find(ends, next) != ends.end())
+      result.finished = true;
   });
 }
 
 void rank::finish_entry(index number) {
   const schedule_entry& e = job_->plan.entries[static_cast<std::size_t>(number)];
-  if (e.what == verb::embed_backward) tell(supervisor_, response_replayed{{}, number_, job_->number, e.response});  // RK-2
+  if (e.what == verb::embed_backward)
+    tell(supervisor_, response_replayed{{}, number_, job_->number, e.response});  // RK-2
   job_->entries_done.fetch_add(1, std::memory_order_relaxed);
   finished_.insert(number);
   while (finished_.erase(oldest_) > 0) ++oldest_;

@@ -1,13 +1,15 @@
 #pragma once
-// One rank: moves hidden states through its layers in the order of the schedule, and runs embedding, head and loss.
+// One rank: moves hidden states through its layers in the order of the schedule, and runs
+// embedding, head and loss.
 //
-// receives  run_phase, release_job (supervisor); entry_done, entry_failed (layers); operation_done, operation_failed (lane)
-// sends     run_entry (layers); submit_operation, begin_lane_job (lane); phase_done, response_replayed, fault (supervisor)
-// owns      the workspace that passes use in turn
+// receives  run_phase, release_job (supervisor); entry_done, entry_failed (layers); operation_done,
+// operation_failed (lane) sends     run_entry (layers); submit_operation, begin_lane_job (lane);
+// phase_done, response_replayed, fault (supervisor) owns      the workspace that passes use in turn
 //
 //   RK-1  Entries are issued in order, at most `window` ahead of the oldest unfinished one.
 //   RK-2  response_replayed is sent once for a response, after its embed_backward.
-//   RK-3  A job's workspace is freed or reused only after the lane said that nothing of the job runs.
+//   RK-3  A job's workspace is freed or reused only after the lane said that nothing of the job
+//   runs.
 
 #include <longstraw/actors/actor_base.hpp>
 #include <longstraw/actors/plan.hpp>
@@ -20,12 +22,15 @@ namespace longstraw::actors {
 
 class rank : public actor_base<messages::rank_actor> {
  public:
-  /// Entries issued ahead: enough that the lane never waits for a message, few enough that a job stops quickly.
+  /// Entries issued ahead: enough that the lane never waits for a message, few enough that a job
+  /// stops quickly.
   static constexpr index window = 64;
 
-  rank(caf::actor_config& config, environment e, std::string name, messages::rank_id number, messages::lane_actor lane,
-       std::vector<messages::layer_actor> layers, std::shared_ptr<memory::budget> budget);
+  rank(caf::actor_config& config, environment e, std::string name, messages::rank_id number,
+       messages::lane_actor lane, std::vector<messages::layer_actor> layers,
+       std::shared_ptr<memory::budget> budget);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   void run(const messages::run_phase& m);
@@ -39,7 +44,8 @@ class rank : public actor_base<messages::rank_actor> {
   void pump();
   void issue(index number);
   void begin_pass(const messages::schedule_entry& e);
-  void submit(index number, const messages::schedule_entry& e, std::function<void(kernels::executor&)> run);
+  void submit(index number, const messages::schedule_entry& e,
+              std::function<void(kernels::executor&)> run);
   void finish_entry(index number);
   void report(errc code, const std::string& sentence);
 
@@ -50,8 +56,8 @@ class rank : public actor_base<messages::rank_actor> {
   void sample(index number, const messages::schedule_entry& e);
 
   const messages::rank_id number_;
-  const messages::lane_actor lane_;
-  const std::vector<messages::layer_actor> layers_;
+  messages::lane_actor lane_;
+  std::vector<messages::layer_actor> layers_;
   const std::shared_ptr<memory::budget> budget_;
 
   messages::phase_listener supervisor_;

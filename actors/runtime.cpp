@@ -23,32 +23,39 @@ namespace {
 environment environment_of(const runtime_options& o) {
   environment e;
   e.timeline = std::make_shared<timeline>(!o.trace_file.empty());
-  e.log = o.log ? o.log : std::make_shared<spdlog::logger>("longstraw", std::make_shared<spdlog::sinks::null_sink_mt>());
+  e.log = o.log ? o.log
+                : std::make_shared<spdlog::logger>("longstraw",
+                                                   std::make_shared<spdlog::sinks::null_sink_mt>());
   e.limits = o.limits;
   e.fault = o.fault;
   return e;
 }
 
-std::string rank_name(rank_id rank, const std::string& what) { return fmt::format("rank {} {}", rank, what); }
+std::string rank_name(rank_id rank, const std::string& what) {
+  return fmt::format("rank {} {}", rank, what);
+}
 
 }  // namespace
 
-// All actors of one rank, and the system they live in. The system has one scheduler thread: actors only pass messages,
-// kernels run on the lane's own thread.
+// All actors of one rank, and the system they live in. The system has one scheduler thread: actors
+// only pass messages, kernels run on the lane's own thread.
 struct runtime::actors {
   static constexpr std::size_t scheduler_threads = 1;
 
   actors(const runtime_options& o, const std::shared_ptr<const models::language_model>& model,
          const std::shared_ptr<memory::budget>& budget)
       : config(scheduler_threads), system(config), env(environment_of(o)) {
-    auto executor = std::make_shared<kernels::executor>(o.threads, *budget->named(arena_name::scratch));
+    auto executor =
+        std::make_shared<kernels::executor>(o.threads, *budget->named(arena_name::scratch));
     tracing = system.spawn<tracer, caf::detached>(env, "tracer", o.trace_file, budget);
     compute = system.spawn<lane, caf::detached>(env, rank_name(0, "lane"), std::move(executor));
     const auto state = budget->named(arena_name::conditional_state);
     pages = system.spawn<page_store>(env, rank_name(0, "page store"), state);
     for (index l = 0; l < model->layer_count(); ++l)
-      layers.push_back(system.spawn<layer>(env, rank_name(0, fmt::format("layer {}", l)), l, compute, pages, state));
-    steps = system.spawn<optimizer>(env, rank_name(0, "optimizer"), rank_id{0}, compute, model->parameters());
+      layers.push_back(system.spawn<layer>(env, rank_name(0, fmt::format("layer {}", l)), l,
+                                           compute, pages, state));
+    steps = system.spawn<optimizer>(env, rank_name(0, "optimizer"), rank_id{0}, compute,
+                                    model->parameters());
     ranks = system.spawn<rank>(env, rank_name(0, "passes"), rank_id{0}, compute, layers, budget);
     std::vector<caf::actor> others = all_but_supervisor();
     top = system.spawn<supervisor>(env, "supervisor", ranks, steps, std::move(others));
@@ -61,9 +68,10 @@ struct runtime::actors {
   }
 
   std::vector<caf::actor> all_but_supervisor() const {
-    std::vector<caf::actor> all{caf::actor_cast<caf::actor>(tracing), caf::actor_cast<caf::actor>(compute),
-                                caf::actor_cast<caf::actor>(pages),   caf::actor_cast<caf::actor>(steps),
-                                caf::actor_cast<caf::actor>(ranks)};
+    std::vector<caf::actor> all{
+        caf::actor_cast<caf::actor>(tracing), caf::actor_cast<caf::actor>(compute),
+        caf::actor_cast<caf::actor>(pages), caf::actor_cast<caf::actor>(steps),
+        caf::actor_cast<caf::actor>(ranks)};
     for (const layer_actor& l : layers) all.push_back(caf::actor_cast<caf::actor>(l));
     return all;
   }
@@ -90,30 +98,46 @@ runtime::~runtime() = default;
 
 phase_seconds runtime::run(const job_ptr& j) {
   constexpr std::chrono::milliseconds look_interval{100};
-  caf::scoped_actor self{actors_->system};
-  self->monitor(actors_->top);
-  run_job message{{}, j, caf::actor_cast<job_listener>(caf::actor{self.ptr()})};
-  if (actors_->env.timeline->enabled()) message.ctx = {actors_->env.timeline->next_span(), 0, timeline::now_ns(), 0};
-  send_anonymous(actors_->top, std::move(message));
+  if (!actors_) fail(errc::actor_lost, "the runtime has ended: {}", broken_);
   bool over = false, cancelled = false;
   job_done answer;
-  while (!over) {
-    self->receive(
-        [&](const job_done& m) {
-          answer = m;
-          over = true;
-        },
-        [&](const caf::down_msg& m) {
-          const error cause = from_caf(actors_->system, m.reason);
-          answer.failed = over = true;
-          answer.code = cause.code();
-          answer.sentence = cause.what();
-        },
-        caf::after(look_interval) >> [&] {
-          if (!options_.on_progress || cancelled || options_.on_progress(*j)) return;
-          cancelled = true;
-          send_anonymous(actors_->top, cancel_job{});
-        });
+  {
+    caf::scoped_actor self{actors_->system};
+    self->monitor(actors_->top);
+    run_job message{{}, j, caf::actor_cast<job_listener>(caf::actor{self.ptr()})};
+    if (actors_->env.timeline->enabled())
+      message.ctx = {actors_->env.timeline->next_span(), 0, timeline::now_ns(), 0};
+    send_anonymous(actors_->top, std::move(message));
+    while (!over) {
+      self->receive(
+          [&](const job_done& m) {
+            answer = m;
+            over = true;
+          },
+          [&](const caf::down_msg& m) {
+            const error cause = from_caf(actors_->system, m.reason);
+            answer.failed = over = true;
+            answer.code = cause.code();
+            answer.sentence = cause.what();
+          },
+          caf::after(look_interval) >>
+              [&] {
+                if (!options_.on_progress || cancelled || options_.on_progress(*j)) return;
+                cancelled = true;
+                send_anonymous(actors_->top, cancel_job{});
+              });
+    }
+  }
+  if (answer.failed && answer.code == errc::actor_lost) {
+    // An actor ended. Let the lane finish what it runs and end them all; then the weights are of
+    // the old version or of the new one, and which of the two is certain.
+    broken_ = answer.sentence;
+    actors_.reset();
+    if (j->commit.committed) {
+      if (options_.log)
+        options_.log->warn("the step was committed, then the runtime ended: {}", broken_);
+      return answer.seconds;
+    }
   }
   if (answer.failed) throw error(answer.code, answer.sentence);
   if (options_.on_progress) options_.on_progress(*j);
@@ -122,8 +146,9 @@ phase_seconds runtime::run(const job_ptr& j) {
 
 namespace {
 
-job_ptr new_job(const char* name, index number, const std::shared_ptr<const models::language_model>& model,
-                const models::group& g, const runtime_options& o) {
+job_ptr new_job(const char* name, index number,
+                const std::shared_ptr<const models::language_model>& model, const models::group& g,
+                const runtime_options& o) {
   if (g.prompt.empty()) fail(errc::bad_input, "{}: the prompt is empty", g.name);
   auto j = std::make_shared<job>();
   j->number = number;
@@ -143,7 +168,8 @@ job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_p
 }  // namespace
 
 job_ptr runtime::make_step(const models::group& g, const step_settings& s) const {
-  if (!model_->parameters()->trains()) fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");
+  if (!model_->parameters()->trains())
+    fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");
   auto j = new_job("step", ++jobs_, model_, g, options_);
   j->loss = s.loss;
   j->counts = models::counts_of(g, s.loss);
@@ -163,17 +189,22 @@ job_ptr runtime::make_step(const models::group& g, const step_settings& s) const
     if (signal) j->replayed_responses.push_back(r);
     if (response.old_logps.empty() || !signal) to_score.push_back(r);
     if (signal && s.loss.beta != 0 && response.ref_logps.empty())
-      fail(errc::bad_input, "{}: beta is {} but response {} has no reference log-probabilities", g.name, s.loss.beta, r);
+      fail(errc::bad_input, "{}: beta is {} but response {} has no reference log-probabilities",
+           g.name, s.loss.beta, r);
   }
   if (j->replayed_responses.empty()) return j;  // nothing to learn from: an empty schedule
   add_capture(j->plan, prompt, options_.chunk_tokens, layers);
-  const auto tokens_of = [&](index r) { return static_cast<index>(g.responses[static_cast<std::size_t>(r)].tokens.size()); };
+  const auto tokens_of = [&](index r) {
+    return static_cast<index>(g.responses[static_cast<std::size_t>(r)].tokens.size());
+  };
   for (const index r : to_score) add_score(j->plan, r, prompt, tokens_of(r), layers);
   for (const index r : j->replayed_responses) add_replay(j->plan, r, prompt, tokens_of(r), layers);
   return j;
 }
 
-schedule runtime::step_schedule(const models::group& g, const step_settings& s) const { return make_step(g, s)->plan; }
+schedule runtime::step_schedule(const models::group& g, const step_settings& s) const {
+  return make_step(g, s)->plan;
+}
 
 void runtime::check_step(const models::group& g, const step_settings& s) const {
   check_budget(*make_step(g, s), *budget_);
@@ -248,7 +279,8 @@ generate_outcome runtime::generate(const models::group& prompt, const generate_s
   for (index n = 0; n < s.samples; ++n) {
     response_result result;
     // Each sample has its own stream, so that the number of samples changes none of them.
-    std::seed_seq seed{static_cast<std::uint32_t>(s.seed), static_cast<std::uint32_t>(s.seed >> 32), static_cast<std::uint32_t>(n)};
+    std::seed_seq seed{static_cast<std::uint32_t>(s.seed), static_cast<std::uint32_t>(s.seed >> 32),
+                       static_cast<std::uint32_t>(n)};
     result.random.seed(seed);
     j->results.push_back(std::move(result));
     add_decode(j->plan, n, tokens, s.max_tokens, model_->layer_count());
@@ -262,6 +294,7 @@ generate_outcome runtime::generate(const models::group& prompt, const generate_s
 }
 
 void runtime::close_timeline() {
+  if (!actors_) fail(errc::actor_lost, "the runtime has ended: {}", broken_);
   constexpr std::chrono::seconds patience{60};
   caf::scoped_actor self{actors_->system};
   request(self.operator->(), actors_->tracing, patience, messages::close_timeline{})

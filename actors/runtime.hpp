@@ -1,12 +1,12 @@
 #pragma once
-// The library's front door: a model on one rank, and the jobs that run on it. Blocking calls for programs; everything
-// behind them is actors.
+// The library's front door: a model on one rank, and the jobs that run on it. Blocking calls for
+// programs; everything behind them is actors.
 //
 //   auto budget = memory::budget::make(0);
-//   auto store  = std::make_shared<models::parameter_store>(checkpoint.layout(), models::parameter_use::train, *budget);
-//   checkpoint.read_weights(*store);
-//   actors::runtime runtime({}, std::make_shared<models::language_model>(checkpoint.config(), store), budget);
-//   auto outcome = runtime.step(group, {.loss = {...}, .optimizer = {...}});
+//   auto store  = std::make_shared<models::parameter_store>(checkpoint.layout(),
+//   models::parameter_use::train, *budget); checkpoint.read_weights(*store); actors::runtime
+//   runtime({}, std::make_shared<models::language_model>(checkpoint.config(), store), budget); auto
+//   outcome = runtime.step(group, {.loss = {...}, .optimizer = {...}});
 
 #include <longstraw/actors/environment.hpp>
 #include <longstraw/memory/arena.hpp>
@@ -19,14 +19,15 @@
 namespace longstraw::actors {
 
 struct runtime_options {
-  int threads = 1;                     ///< compute threads of the lane
-  index chunk_tokens = 1024;           ///< prompt tokens that run through the layers at once
-  index page_tokens = 256;             ///< tokens of a page of conditional state
-  std::filesystem::path trace_file;    ///< empty: no timeline
-  std::shared_ptr<spdlog::logger> log; ///< none: silent
+  int threads = 1;                      ///< compute threads of the lane
+  index chunk_tokens = 1024;            ///< prompt tokens that run through the layers at once
+  index page_tokens = 256;              ///< tokens of a page of conditional state
+  std::filesystem::path trace_file;     ///< empty: no timeline
+  std::shared_ptr<spdlog::logger> log;  ///< none: silent
   deadlines limits;
   std::shared_ptr<const fault_plan> fault;  ///< tests only
-  /// Called about ten times a second while a job runs, on the caller's thread. Returning false stops the job.
+  /// Called about ten times a second while a job runs, on the caller's thread. Returning false
+  /// stops the job.
   std::function<bool(const messages::job&)> on_progress;
 };
 
@@ -43,7 +44,8 @@ struct job_seconds {
 
 struct step_outcome {
   bool committed = false;
-  /// The group had nothing to learn from: advantages all zero and beta 0, or no loss token. Nothing ran.
+  /// The group had nothing to learn from: advantages all zero and beta 0, or no loss token. Nothing
+  /// ran.
   bool skipped = false;
   double loss = 0, policy_loss = 0;
   double kl = 0;             ///< mean over loss tokens of the k3 estimator; 0 if beta is 0
@@ -76,7 +78,8 @@ struct generate_outcome {
 
 class runtime {
  public:
-  /// The model's parameters must be in place. errc::over_budget if the lane's scratch memory does not fit.
+  /// The model's parameters must be in place. errc::over_budget if the lane's scratch memory does
+  /// not fit.
   runtime(runtime_options options, std::shared_ptr<const models::language_model> model,
           std::shared_ptr<memory::budget> budget);
   /// Ends all actors and waits for them.
@@ -84,8 +87,9 @@ class runtime {
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
 
-  /// One transaction on one group. Missing old log-probabilities are scored from the current parameters. With beta not
-  /// 0, ref_logps must be there. On any error the parameters are as before.
+  /// One transaction on one group. Missing old log-probabilities are scored from the current
+  /// parameters. With beta not 0, ref_logps must be there. On any error the parameters are as
+  /// before.
   step_outcome step(const models::group& g, const step_settings& s);
   /// Log-probabilities and entropies of all responses; parameters unchanged.
   score_outcome score(const models::group& g, double temperature);
@@ -111,6 +115,7 @@ class runtime {
   std::shared_ptr<const models::language_model> model_;
   std::shared_ptr<memory::budget> budget_;
   std::unique_ptr<actors> actors_;
+  std::string broken_;  // why there are no actors any more
   mutable index jobs_ = 0;
 };
 

@@ -10,15 +10,21 @@ constexpr phase order_of_phases[] = {phase::capture, phase::score, phase::replay
 
 double& seconds_of(phase_seconds& s, phase p) {
   switch (p) {
-    case phase::capture: return s.capture;
-    case phase::score: return s.score;
-    case phase::replay: return s.replay;
-    case phase::decode: return s.decode;
+    case phase::capture:
+      return s.capture;
+    case phase::score:
+      return s.score;
+    case phase::replay:
+      return s.replay;
+    case phase::decode:
+      return s.decode;
   }
   return s.commit;
 }
 
-double since(clock::time_point begin) { return std::chrono::duration<double>(clock::now() - begin).count(); }
+double since(clock::time_point begin) {
+  return std::chrono::duration<double>(clock::now() - begin).count();
+}
 }  // namespace
 
 supervisor::supervisor(caf::actor_config& config, environment e, std::string name, rank_actor rank,
@@ -45,6 +51,13 @@ supervisor::behavior_type supervisor::make_behavior() {
   };
 }
 
+void supervisor::on_exit() {
+  let_go(rank_);
+  let_go(optimizer_);
+  others_.clear();
+  let_go(reply_to_);
+}
+
 bool supervisor::current(index job_number, stage expected) const {
   return job_ && job_->number == job_number && stage_ == expected;
 }
@@ -52,7 +65,11 @@ bool supervisor::current(index job_number, stage expected) const {
 void supervisor::run(const run_job& m) {
   if (stage_ != stage::idle || !broken_.empty()) {
     const bool broken = !broken_.empty();
-    tell(m.reply_to, job_done{{}, m.what, {}, true, broken ? errc::actor_lost : errc::bad_input,
+    tell(m.reply_to, job_done{{},
+                              m.what,
+                              {},
+                              true,
+                              broken ? errc::actor_lost : errc::bad_input,
                               broken ? broken_ : "a job was started while another one ran"});
     return;
   }
@@ -64,7 +81,8 @@ void supervisor::run(const run_job& m) {
   failed_ = false;
   seen_operations_ = 0;
   seen_at_ = clock::now();
-  env.log->debug("job_begin number={} name={} entries={}", job_->number, job_->name, job_->plan.entries.size());
+  env.log->debug("job_begin number={} name={} entries={}", job_->number, job_->name,
+                 job_->plan.entries.size());
   if (job_->commits) {
     stage_ = stage::beginning;
     tell(optimizer_, begin_step{{}, job_, self_as<commit_listener>()});
@@ -83,14 +101,16 @@ void supervisor::start_next_phase() {
          job_->plan.of(order_of_phases[next_phase_]).empty())
     ++next_phase_;
   phase_begin_ = clock::now();
-  if (next_phase_ == static_cast<int>(std::size(order_of_phases))) return job_->commits ? prepare() : release();
+  if (next_phase_ == static_cast<int>(std::size(order_of_phases)))
+    return job_->commits ? prepare() : release();
   tell(rank_, run_phase{{}, job_, order_of_phases[next_phase_], self_as<phase_listener>()});
 }
 
 void supervisor::phase_finished(const phase_done& m) {
   if (!current(m.job_number, stage::running)) return;
   seconds_of(seconds_, m.which) = since(phase_begin_);
-  env.log->debug("phase_done job={} phase={} seconds={:.3f}", m.job_number, to_string(m.which), since(phase_begin_));
+  env.log->debug("phase_done job={} phase={} seconds={:.3f}", m.job_number, to_string(m.which),
+                 since(phase_begin_));
   ++next_phase_;
   start_next_phase();
 }
@@ -98,14 +118,19 @@ void supervisor::phase_finished(const phase_done& m) {
 void supervisor::enter_in_ledger(const response_replayed& m) {
   if (!current(m.job_number, stage::running)) return;
   if (!ledger_.emplace(m.response, m.rank).second)
-    fail_job(errc::actor_lost, fmt::format("rank {} reported response {} twice; nothing was committed", m.rank, m.response));
+    fail_job(errc::actor_lost,
+             fmt::format("rank {} reported response {} twice; nothing was committed", m.rank,
+                         m.response));
 }
 
 void supervisor::prepare() {
   for (const index r : job_->replayed_responses)  // SV-2
     if (!ledger_.contains({r, 0}))
-      return fail_job(errc::actor_lost,
-                      fmt::format("the ledger has no contribution of response {} from rank 0; nothing was committed", r));
+      return fail_job(
+          errc::actor_lost,
+          fmt::format(
+              "the ledger has no contribution of response {} from rank 0; nothing was committed",
+              r));
   stage_ = stage::preparing;
   tell(optimizer_, prepare_step{{}, job_->number});
 }
@@ -124,19 +149,22 @@ void supervisor::committed(const step_committed& m) {
 }
 
 void supervisor::handle_fault(const fault& m) {
-  if (job_ && m.job_number == job_->number && stage_ != stage::releasing) fail_job(m.code, m.sentence);
+  if (job_ && m.job_number == job_->number && stage_ != stage::releasing)
+    fail_job(m.code, m.sentence);
 }
 
 void supervisor::cancel(const cancel_job&) {
   if (job_ && stage_ != stage::committing && stage_ != stage::releasing)
-    fail_job(errc::cancelled, fmt::format("job '{}' was stopped; nothing was committed", job_->name));
+    fail_job(errc::cancelled,
+             fmt::format("job '{}' was stopped; nothing was committed", job_->name));
 }
 
 void supervisor::fail_job(errc code, const std::string& sentence) {
   failed_ = true;
   code_ = code;
   sentence_ = sentence;
-  env.log->debug("job_failed number={} code=\"{}\" cause=\"{}\"", job_->number, longstraw::to_string(code), sentence);
+  env.log->debug("job_failed number={} code=\"{}\" cause=\"{}\"", job_->number,
+                 longstraw::to_string(code), sentence);
   if (job_->commits) tell(optimizer_, abort_step{{}, job_->number});
   release();
 }
@@ -166,10 +194,11 @@ void supervisor::actor_ended(const caf::error& reason) {
   const error cause = from_caf(this->system(), reason);
   if (broken_.empty()) broken_ = cause.what();
   if (!job_) return;
-  // Others may wait for the actor that ended: no orderly release, the runtime is torn down by its owner.
+  // Others may wait for the actor that ended: no orderly release, the runtime is torn down by its
+  // owner.
   if (!failed_) {
     failed_ = true;
-    code_ = cause.code();
+    code_ = errc::actor_lost;
     sentence_ = cause.what();
   }
   answer();
@@ -182,9 +211,11 @@ void supervisor::look(const watchdog_tick&) {
       seen_operations_ = finished;
       seen_at_ = clock::now();
     } else if (clock::now() - seen_at_ > env.limits.operation && stage_ != stage::releasing) {
-      fail_job(errc::timed_out, fmt::format("operation '{}' of job '{}' did not finish within {} s",
-                                            job_->running.load(std::memory_order_relaxed), job_->name,
-                                            std::chrono::duration_cast<std::chrono::seconds>(env.limits.operation).count()));
+      fail_job(errc::timed_out,
+               fmt::format(
+                   "operation '{}' of job '{}' did not finish within {} s",
+                   job_->running.load(std::memory_order_relaxed), job_->name,
+                   std::chrono::duration_cast<std::chrono::seconds>(env.limits.operation).count()));
     }
   }
   messages::send_after(this, self_as<supervisor_actor>(), env.limits.watchdog, watchdog_tick{});

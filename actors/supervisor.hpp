@@ -1,15 +1,19 @@
 #pragma once
-// Drives a job through its phases and its transaction, keeps the ledger, and watches every other actor.
+// Drives a job through its phases and its transaction, keeps the ledger, and watches every other
+// actor.
 //
-// receives  run_job, cancel_job (program); phase_done, response_replayed (ranks); step_begun, vote, step_committed
+// receives  run_job, cancel_job (program); phase_done, response_replayed (ranks); step_begun, vote,
+// step_committed
 //           (optimizer); fault (any); watchdog_tick (itself)
-// sends     run_phase, release_job (rank); begin_step, prepare_step, commit_step, abort_step (optimizer);
+// sends     run_phase, release_job (rank); begin_step, prepare_step, commit_step, abort_step
+// (optimizer);
 //           job_done (program)
 // owns      the state machine of the step and its ledger
 //
 //   SV-1  job_done is sent exactly once for every run_job.
-//   SV-2  commit_step is sent only after a yes vote and with every expected contribution in the ledger, each once.
-//   SV-3  After another actor has ended, every job fails with that actor's cause.
+//   SV-2  commit_step is sent only after a yes vote and with every expected contribution in the
+//   ledger, each once. SV-3  After another actor has ended, every job fails with that actor's
+//   cause.
 //
 //   idle -> beginning -> running (phase by phase) -> preparing -> committing -> releasing -> idle
 //   any failure on the way: abort_step, releasing, job_done{failed}
@@ -26,6 +30,7 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   supervisor(caf::actor_config& config, environment e, std::string name, messages::rank_actor rank,
              messages::optimizer_actor optimizer, std::vector<caf::actor> others);
   behavior_type make_behavior() override;
+  void on_exit() override;
 
  private:
   enum class stage { idle, beginning, running, preparing, committing, releasing };
@@ -48,9 +53,9 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   void answer();
   void actor_ended(const caf::error& reason);
 
-  const messages::rank_actor rank_;
-  const messages::optimizer_actor optimizer_;
-  const std::vector<caf::actor> others_;
+  messages::rank_actor rank_;
+  messages::optimizer_actor optimizer_;
+  std::vector<caf::actor> others_;
 
   stage stage_ = stage::idle;
   messages::job_ptr job_;

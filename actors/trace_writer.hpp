@@ -1,10 +1,11 @@
 #pragma once
-// Writes timeline records in the Chrome trace event format, which Perfetto opens: one track an actor, an arrow from the
-// sending of a message to its handling, counters for memory and queues.
+// Writes timeline records in the Chrome trace event format, which Perfetto opens: one track an
+// actor, an arrow from the sending of a message to its handling, counters for memory and queues.
 //
 //   [
 //   {"ph":"M","pid":1,"tid":3,"name":"thread_name","args":{"name":"rank 0 lane"}},
-//   {"ph":"X","pid":1,"tid":3,"ts":12.5,"dur":840.1,"cat":"operation","name":"forward_layer attend",
+//   {"ph":"X","pid":1,"tid":3,"ts":12.5,"dur":840.1,"cat":"operation","name":"forward_layer
+//   attend",
 //    "args":{"span":71,"cause":64,"queued_us":3.1,"step":1,"entry":40,"layer":3,"response":2}},
 //   {"ph":"X","pid":1,"tid":2,"ts":10.1,"dur":2.0,"cat":"message","name":"run_entry","args":{...}},
 //   {"ph":"s","pid":1,"tid":1,"ts":9.8,"id":64,"cat":"message","name":"run_entry"},
@@ -12,7 +13,8 @@
 //   {"ph":"C","pid":1,"tid":3,"ts":12.5,"name":"lane queue","args":{"value":5}}
 //   ]
 //
-// Times are microseconds since the first record. The file is streamed: memory stays bounded by the timeline's buffer.
+// Times are microseconds since the first record. The file is streamed: memory stays bounded by the
+// timeline's buffer.
 
 #include <longstraw/messages/timeline.hpp>
 

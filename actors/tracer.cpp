@@ -4,14 +4,15 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-tracer::tracer(caf::actor_config& config, environment e, std::string name, std::filesystem::path file,
-               std::shared_ptr<memory::budget> budget)
+tracer::tracer(caf::actor_config& config, environment e, std::string name,
+               std::filesystem::path file, std::shared_ptr<memory::budget> budget)
     : actor_base(config, std::move(e), std::move(name)), budget_(std::move(budget)) {
   if (!file.empty()) writer_.emplace(std::move(file));
 }
 
 tracer::behavior_type tracer::make_behavior() {
-  if (writer_) messages::send_after(this, self_as<tracer_actor>(), flush_interval, flush_timeline{});
+  if (writer_)
+    messages::send_after(this, self_as<tracer_actor>(), flush_interval, flush_timeline{});
   return {
       on(&tracer::flush),  // from itself
       on(&tracer::close),  // -> timeline_closed | io_failed

@@ -5,7 +5,8 @@
 // sends     timeline_closed (answer)
 // owns      the trace file
 //
-// Runs on a thread of its own: a slow disk delays no other actor, it only fills the timeline's bounded buffer.
+// Runs on a thread of its own: a slow disk delays no other actor, it only fills the timeline's
+// bounded buffer.
 
 #include <longstraw/actors/actor_base.hpp>
 #include <longstraw/actors/trace_writer.hpp>

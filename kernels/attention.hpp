@@ -70,7 +70,7 @@ void attention_merge(mat out, mat lse, std::span<const attention_part> parts, ex
 
 ///  Output gate of Qwen3.5: out = x sigmoid(gate), a head at a time; out and x may be the same memory.
 void sigmoid_gate_forward(heads out, cheads x, cheads gate, executor& on);
-///  d_x and d_gate written (=)
+///  d_x and d_gate written (=);  d_x and d_out may be the same memory
 void sigmoid_gate_backward(heads d_x, heads d_gate, cheads d_out, cheads x, cheads gate, executor& on);
 
 }  // namespace longstraw::kernels

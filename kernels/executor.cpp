@@ -11,6 +11,11 @@ void pause_briefly() {
   __builtin_ia32_pause();
 #endif
 }
+
+// The executor whose item this thread is inside of, and the thread's number there: how a loop inside an item is told
+// from one of the lane.
+thread_local const executor* inside_of = nullptr;
+thread_local int inside_thread = 0;
 }  // namespace
 
 executor::executor(int threads, memory::arena& arena, std::size_t scratch_bytes)
@@ -32,23 +37,28 @@ executor::~executor() {
 void executor::drain(int thread) {
   scratch& local = scratches_[static_cast<std::size_t>(thread)];
   const index mark = local.mark();
+  inside_of = this;
+  inside_thread = thread;
   for (index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
     call_(body_, item, local);
+    local.rewind(mark);
+  }
+  inside_of = nullptr;
+}
+
+void executor::run_here(index count, void* body, trampoline call, scratch& local) {
+  const index mark = local.mark();
+  for (index item = 0; item < count; ++item) {
+    call(body, item, local);
     local.rewind(mark);
   }
 }
 
 void executor::run(index count, void* body, trampoline call) {
   if (count <= 0) return;
-  if (workers_.empty() || count == 1) {
-    scratch& local = scratches_[0];
-    const index mark = local.mark();
-    for (index item = 0; item < count; ++item) {
-      call(body, item, local);
-      local.rewind(mark);
-    }
-    return;
-  }
+  if (inside_of == this)
+    return run_here(count, body, call, scratches_[static_cast<std::size_t>(inside_thread)]);
+  if (workers_.empty() || count == 1) return run_here(count, body, call, scratches_[0]);
   body_ = body;
   call_ = call;
   count_ = count;

@@ -40,7 +40,8 @@ class scratch {
 
 /// Runs the items of a loop on a fixed number of threads. Items are handed out in any order, so an item must not depend
 /// on another, and sums over items are formed by the caller in a fixed order: results then have the same bits for any
-/// thread count. Used from one thread at a time (the lane's); that thread works too.
+/// thread count. Used from one thread at a time (the lane's); that thread works too. A loop inside an item runs on the
+/// item's own thread, one item after the other.
 class executor {
  public:
   static constexpr std::size_t default_scratch_bytes = std::size_t{8} << 20;
@@ -66,6 +67,7 @@ class executor {
  private:
   using trampoline = void (*)(void*, index, scratch&);
   void run(index count, void* body, trampoline call);
+  void run_here(index count, void* body, trampoline call, scratch& local);
   void work(int thread);
   void drain(int thread);
 
@@ -77,9 +79,10 @@ class executor {
   void* body_ = nullptr;
   trampoline call_ = nullptr;
   index count_ = 0;
-  std::atomic<index> next_{0};
-  std::atomic<std::uint32_t> round_{0};
-  std::atomic<int> busy_{0};
+  // A cache line each: threads that draw items must not disturb those that watch for a new loop or for the end.
+  alignas(64) std::atomic<index> next_{0};
+  alignas(64) std::atomic<std::uint32_t> round_{0};
+  alignas(64) std::atomic<int> busy_{0};
   std::atomic<bool> stop_{false};
 };
 

@@ -1,6 +1,7 @@
 #pragma once
-// Where every large buffer comes from: named arenas that draw on one hard budget. The peak report shows each name, so
-// that "what needs the memory?" is answered by a table and "it does not fit" by a sentence before the work starts.
+// Where every large buffer comes from: named arenas that draw on one hard budget. The peak report
+// shows each name, so that "what needs the memory?" is answered by a table and "it does not fit" by
+// a sentence before the work starts.
 
 #include <longstraw/memory/error.hpp>
 #include <longstraw/memory/view.hpp>
@@ -17,7 +18,8 @@ namespace longstraw::memory {
 
 class arena;
 
-/// Zero-filled memory, 64-byte aligned, given back to its arena on destruction. Movable, not copyable.
+/// Zero-filled memory, 64-byte aligned, given back to its arena on destruction. Movable, not
+/// copyable.
 class buffer {
  public:
   buffer() = default;
@@ -90,7 +92,8 @@ class budget : public std::enable_shared_from_this<budget> {
 /// One named part of a budget.
 class arena : public std::enable_shared_from_this<arena> {
  public:
-  /// errc::over_budget names the arena, the request, and what is left. bytes = 0 gives an empty buffer.
+  /// errc::over_budget names the arena, the request, and what is left. bytes = 0 gives an empty
+  /// buffer.
   buffer allocate(std::size_t bytes);
   /// `count` zero floats; checks the byte count for overflow.
   buffer allocate_floats(index count);
@@ -100,7 +103,8 @@ class arena : public std::enable_shared_from_this<arena> {
  private:
   friend class budget;
   friend class buffer;
-  arena(std::string name, std::weak_ptr<budget> owner) : name_(std::move(name)), owner_(std::move(owner)) {}
+  arena(std::string name, std::weak_ptr<budget> owner)
+      : name_(std::move(name)), owner_(std::move(owner)) {}
 
   const std::string name_;
   const std::weak_ptr<budget> owner_;

@@ -1,9 +1,11 @@
 #pragma once
-// How expected failures travel: one exception type that carries a code a caller can act on and one clear sentence.
+// How expected failures travel: one exception type that carries a code a caller can act on and one
+// clear sentence.
 //
-// Three kinds of trouble are kept apart. A bug stops the process with LS_ASSERT, in release builds too. An expected
-// failure (bad input, no budget, a gradient that is not finite) is a longstraw::error. The end of an actor or a device
-// is a reason that climbs to the supervisor (messages/fault.hpp).
+// Three kinds of trouble are kept apart. A bug stops the process with LS_ASSERT, in release builds
+// too. An expected failure (bad input, no budget, a gradient that is not finite) is a
+// longstraw::error. The end of an actor or a device is a reason that climbs to the supervisor
+// (messages/fault.hpp).
 
 #include <fmt/format.h>
 
@@ -16,18 +18,19 @@ namespace longstraw {
 
 /// What went wrong, as far as a caller can act on it. The sentence is in error::what().
 enum class errc {
-  bad_input = 1,   ///< a file, field or flag holds something it must not; nothing was written
-  over_budget,     ///< a named arena or the total budget would be exceeded
-  io_failed,       ///< reading or writing failed (no space, no permission, short read)
-  not_finite,      ///< a loss or gradient is NaN or infinite; nothing was committed
-  timed_out,       ///< a deadline passed
-  actor_lost,      ///< an actor ended while others needed it
-  cancelled,       ///< the user or the supervisor stopped the work
+  bad_input = 1,  ///< a file, field or flag holds something it must not; nothing was written
+  over_budget,    ///< a named arena or the total budget would be exceeded
+  io_failed,      ///< reading or writing failed (no space, no permission, short read)
+  not_finite,     ///< a loss or gradient is NaN or infinite; nothing was committed
+  timed_out,      ///< a deadline passed
+  actor_lost,     ///< an actor ended while others needed it
+  cancelled,      ///< the user or the supervisor stopped the work
 };
 
 std::string_view to_string(errc code);
 
-/// An expected failure. `what()` is one sentence that names the file, field or flag, the value, and what was expected.
+/// An expected failure. `what()` is one sentence that names the file, field or flag, the value, and
+/// what was expected.
 class error : public std::runtime_error {
  public:
   error(errc code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
@@ -44,7 +47,8 @@ template <class... Args>
 }
 
 /// Prints the broken condition and aborts. Used through LS_ASSERT only.
-[[noreturn]] void assertion_failed(const char* condition, const char* meaning, const char* file, int line);
+[[noreturn]] void assertion_failed(const char* condition, const char* meaning, const char* file,
+                                   int line);
 
 }  // namespace longstraw
 

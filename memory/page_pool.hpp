@@ -1,6 +1,7 @@
 #pragma once
-// Pages of conditional state inside one hard budget: who owns them, who may use them, when they may go. No actors here,
-// so that the rules are tested by themselves; the page store actor is the only user of a pool.
+// Pages of conditional state inside one hard budget: who owns them, who may use them, when they may
+// go. No actors here, so that the rules are tested by themselves; the page store actor is the only
+// user of a pool.
 //
 //   PP-1  Leased pages are never freed: dropping waits for the last lease.
 //   PP-2  Memory comes from one arena and never exceeds the budget.
@@ -20,14 +21,16 @@ class page_pool {
  public:
   explicit page_pool(std::shared_ptr<arena> from) : arena_(std::move(from)) {}
 
-  /// Room for `pages` pages of `page_floats` each. errc::over_budget if it does not fit; errc::bad_input if the owner
-  /// has pages already.
+  /// Room for `pages` pages of `page_floats` each. errc::over_budget if it does not fit;
+  /// errc::bad_input if the owner has pages already.
   void reserve(const Key& owner, index pages, index page_floats) {
-    if (owners_.contains(owner)) fail(errc::bad_input, "pages of an owner may be reserved only once");
+    if (owners_.contains(owner))
+      fail(errc::bad_input, "pages of an owner may be reserved only once");
     entry e;
     e.memory = arena_->allocate_floats(pages * page_floats);
     auto pointers = std::make_shared<std::vector<float*>>();
-    for (index p = 0; p < pages; ++p) pointers->push_back(e.memory.floats().data() + p * page_floats);
+    for (index p = 0; p < pages; ++p)
+      pointers->push_back(e.memory.floats().data() + p * page_floats);
     e.pages = std::move(pointers);
     owners_.emplace(owner, std::move(e));
   }
@@ -36,14 +39,16 @@ class page_pool {
   std::shared_ptr<const std::vector<float*>> lease(const Key& owner) {
     auto it = owners_.find(owner);
     if (it == owners_.end() || it->second.dropped)
-      fail(errc::bad_input, "pages were asked for that are not there: never reserved, or dropped with their job");
+      fail(errc::bad_input,
+           "pages were asked for that are not there: never reserved, or dropped with their job");
     ++it->second.leases;
     return it->second.pages;
   }
 
   void give_back(const Key& owner) {
     auto it = owners_.find(owner);
-    LS_ASSERT(it != owners_.end() && it->second.leases > 0, "only what was leased can be given back");
+    LS_ASSERT(it != owners_.end() && it->second.leases > 0,
+              "only what was leased can be given back");
     --it->second.leases;
     if (it->second.dropped && it->second.leases == 0) owners_.erase(it);
   }

@@ -1,7 +1,7 @@
 #pragma once
-// Views on memory that somebody else owns: a matrix, and a matrix whose rows are split into heads. Copying a view copies
-// a pointer. Every count, offset and stride is a 64-bit number of elements: a million tokens times 32 heads times 128
-// values is more than 32 bits hold.
+// Views on memory that somebody else owns: a matrix, and a matrix whose rows are split into heads.
+// Copying a view copies a pointer. Every count, offset and stride is a 64-bit number of elements: a
+// million tokens times 32 heads times 128 values is more than 32 bits hold.
 
 #include <longstraw/memory/error.hpp>
 
@@ -35,20 +35,25 @@ struct matrix_view {
   matrix_view(T* d, index r, index c, index s) : data(d), rows(r), cols(c), stride(s) {}
   /// A view on const elements of the same memory.
   template <class U>
-    requires(std::is_same_v<const U, T>)
-  matrix_view(const matrix_view<U>& m) : data(m.data), rows(m.rows), cols(m.cols), stride(m.stride) {}
+  requires(std::is_same_v<const U, T>) matrix_view(const matrix_view<U>& m)
+      : data(m.data), rows(m.rows), cols(m.cols), stride(m.stride) {}
 
   T* row(index r) const { return data + r * stride; }
   T& operator()(index r, index c) const { return data[r * stride + c]; }
   bool empty() const { return rows == 0 || cols == 0; }
-  matrix_view row_range(index begin, index end) const { return {data + begin * stride, end - begin, cols, stride}; }
-  matrix_view col_range(index begin, index end) const { return {data + begin, rows, end - begin, stride}; }
+  matrix_view row_range(index begin, index end) const {
+    return {data + begin * stride, end - begin, cols, stride};
+  }
+  matrix_view col_range(index begin, index end) const {
+    return {data + begin, rows, end - begin, stride};
+  }
 };
 using mat = matrix_view<float>;
 using cmat = matrix_view<const float>;
 
 /// [tokens, heads, width]: head h of token t starts at data + t * token_stride + h * head_stride.
-/// One kernel then serves separate, stacked and interleaved projections (q | gate per head) without copies.
+/// One kernel then serves separate, stacked and interleaved projections (q | gate per head) without
+/// copies.
 template <class T>
 struct heads_view {
   T* data = nullptr;
@@ -62,9 +67,12 @@ struct heads_view {
   heads_view(T* d, index t, index h, index w, index ts, index hs)
       : data(d), tokens(t), heads(h), width(w), token_stride(ts), head_stride(hs) {}
   template <class U>
-    requires(std::is_same_v<const U, T>)
-  heads_view(const heads_view<U>& v)
-      : data(v.data), tokens(v.tokens), heads(v.heads), width(v.width), token_stride(v.token_stride),
+  requires(std::is_same_v<const U, T>) heads_view(const heads_view<U>& v)
+      : data(v.data),
+        tokens(v.tokens),
+        heads(v.heads),
+        width(v.width),
+        token_stride(v.token_stride),
         head_stride(v.head_stride) {}
 
   T* at(index token, index head) const { return data + token * token_stride + head * head_stride; }

@@ -1,6 +1,7 @@
 #pragma once
-// The only header that names CAF. It gives one spelling of what CAF 0.17 and 1.x spell differently: typed signatures,
-// sending, requests, watching other actors, start-up. Everything else in the project is written once.
+// The only header that names CAF. It gives one spelling of what CAF 0.17 and 1.x spell differently:
+// typed signatures, sending, requests, watching other actors, start-up. Everything else in the
+// project is written once.
 
 #include <longstraw/memory/error.hpp>
 
@@ -16,7 +17,8 @@
 
 namespace longstraw::messages {
 
-// Typed actors: typed_actor<caf::result<Answer>(Message), ...>; an answer of void means that nothing is sent back.
+// Typed actors: typed_actor<caf::result<Answer>(Message), ...>; an answer of void means that
+// nothing is sent back.
 #if LONGSTRAW_CAF_1
 template <class... Signatures>
 using typed_actor = caf::typed_actor<Signatures...>;
@@ -86,18 +88,22 @@ auto request(Self* self, const Destination& to, std::chrono::milliseconds deadli
 #endif
 }
 
-// How our errors travel inside a caf::error: code and sentence survive, whatever the CAF version prints of its own.
+// How our errors travel inside a caf::error: code and sentence survive, whatever the CAF version
+// prints of its own.
 #if LONGSTRAW_CAF_1
 inline caf::error to_caf(const error& e) {
-  return caf::make_error(caf::sec::runtime_error, static_cast<int>(e.code()), std::string(e.what()));
+  return caf::make_error(caf::sec::runtime_error, static_cast<int>(e.code()),
+                         std::string(e.what()));
 }
 #else
 inline caf::error to_caf(const error& e) {
-  return caf::make_error(caf::sec::runtime_error, caf::make_message(static_cast<int>(e.code()), std::string(e.what())));
+  return caf::make_error(caf::sec::runtime_error,
+                         caf::make_message(static_cast<int>(e.code()), std::string(e.what())));
 }
 #endif
 
-/// Back to code and sentence; an error that is not ours becomes errc::actor_lost with CAF's own text.
+/// Back to code and sentence; an error that is not ours becomes errc::actor_lost with CAF's own
+/// text.
 inline error from_caf(caf::actor_system& system, const caf::error& e) {
 #if LONGSTRAW_CAF_1
   (void)system;
@@ -110,6 +116,12 @@ inline error from_caf(caf::actor_system& system, const caf::error& e) {
   if (e == caf::sec::runtime_error && context.match_elements<int, std::string>())
     return error(static_cast<errc>(context.get_as<int>(0)), context.get_as<std::string>(1));
   return error(errc::actor_lost, text);
+}
+
+/// Makes a handle refer to nobody, for on_exit.
+template <class Handle>
+void let_go(Handle& handle) {
+  handle = Handle{};
 }
 
 /// Mixin: callbacks for the end of other actors, run in this actor's own turn.
@@ -147,8 +159,8 @@ class watching : public Base {
 #endif
 };
 
-/// The actor system's settings. Never reads a configuration file or the command line: the library lives inside someone
-/// else's program.
+/// The actor system's settings. Never reads a configuration file or the command line: the library
+/// lives inside someone else's program.
 class system_config : public caf::actor_system_config {
  public:
   explicit system_config(std::size_t scheduler_threads) {
@@ -157,8 +169,8 @@ class system_config : public caf::actor_system_config {
     set("caf.scheduler.policy", "sharing");
 #else
     set("scheduler.max-threads", scheduler_threads);
-    // Idle threads of the "sharing" policy sleep on a condition variable; those of "stealing" poll, which takes time
-    // from the lane and answers late.
+    // Idle threads of the "sharing" policy sleep on a condition variable; those of "stealing" poll,
+    // which takes time from the lane and answers late.
     set("scheduler.policy", caf::atom("sharing"));
 #endif
   }

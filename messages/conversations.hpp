@@ -1,6 +1,7 @@
 #pragma once
-// Every message of the protocol, by conversation. Requests and their answers stand next to each other; interfaces.hpp
-// lists who receives what. Large data never travels: messages carry handles to passes, pages and operations.
+// Every message of the protocol, by conversation. Requests and their answers stand next to each
+// other; interfaces.hpp lists who receives what. Large data never travels: messages carry handles
+// to passes, pages and operations.
 //
 //   program -> supervisor   run_job ................ job_done
 //   supervisor -> rank      run_phase .............. phase_done, response_replayed
@@ -20,10 +21,11 @@ namespace longstraw::messages {
 using rank_id = index;
 using page_id = std::int64_t;
 
-// ---- job: program <-> supervisor ------------------------------------------------------------------------------------
+// ---- job: program <-> supervisor
+// ------------------------------------------------------------------------------------
 
-/// supervisor -> program.  The job is over: results are complete, or `failed` says why; nothing of a failed job is
-/// committed.
+/// supervisor -> program.  The job is over: results are complete, or `failed` says why; nothing of
+/// a failed job is committed.
 struct job_done {
   trace_ctx ctx;
   job_ptr what;
@@ -35,7 +37,8 @@ struct job_done {
 
 using job_listener = typed_actor<caf::result<void>(job_done)>;
 /// program -> supervisor.  Run all phases of the job and, if it commits, the transaction.
-/// answer: job_done, exactly once.  order: one job at a time; a second is answered with errc::bad_input.
+/// answer: job_done, exactly once.  order: one job at a time; a second is answered with
+/// errc::bad_input.
 struct run_job {
   trace_ctx ctx;
   job_ptr what;
@@ -52,9 +55,11 @@ struct watchdog_tick {
   trace_ctx ctx;
 };
 
-// ---- fault: any actor -> supervisor ---------------------------------------------------------------------------------
+// ---- fault: any actor -> supervisor
+// ---------------------------------------------------------------------------------
 
-/// Something failed that the sender cannot mend. The supervisor ends the job; the cause travels unchanged.
+/// Something failed that the sender cannot mend. The supervisor ends the job; the cause travels
+/// unchanged.
 struct fault {
   trace_ctx ctx;
   index job_number = 0;
@@ -62,7 +67,8 @@ struct fault {
   std::string sentence;
 };
 
-// ---- phase: supervisor <-> rank -------------------------------------------------------------------------------------
+// ---- phase: supervisor <-> rank
+// -------------------------------------------------------------------------------------
 
 /// rank -> supervisor.
 struct phase_done {
@@ -71,16 +77,16 @@ struct phase_done {
   index job_number = 0;
   phase which = phase::capture;
 };
-/// rank -> supervisor.  This rank's part of that response's gradient is complete: an entry of the ledger.
-/// repeat: a second one for the same (response, rank) is a fault.
+/// rank -> supervisor.  This rank's part of that response's gradient is complete: an entry of the
+/// ledger. repeat: a second one for the same (response, rank) is a fault.
 struct response_replayed {
   trace_ctx ctx;
   rank_id rank = 0;
   index job_number = 0;
   index response = 0;
 };
-using phase_listener =
-    typed_actor<caf::result<void>(phase_done), caf::result<void>(response_replayed), caf::result<void>(fault)>;
+using phase_listener = typed_actor<caf::result<void>(phase_done),
+                                   caf::result<void>(response_replayed), caf::result<void>(fault)>;
 /// supervisor -> rank.  Run the schedule entries of one phase.
 /// answer: phase_done, or fault.  order: phases of a job in sequence.
 struct run_phase {
@@ -89,8 +95,9 @@ struct run_phase {
   phase which = phase::capture;
   phase_listener reply_to;
 };
-/// supervisor -> rank -> layers.  The job is over, well or not: drop its passes, queues and captured state.
-/// answer: job_released, when nothing of the job is in memory any more.  repeat: safe.
+/// supervisor -> rank -> layers.  The job is over, well or not: drop its passes, queues and
+/// captured state. answer: job_released, when nothing of the job is in memory any more.  repeat:
+/// safe.
 struct release_job {
   trace_ctx ctx;
   index job_number = 0;
@@ -100,7 +107,8 @@ struct job_released {
   index job_number = 0;
 };
 
-// ---- entry: rank <-> layer ------------------------------------------------------------------------------------------
+// ---- entry: rank <-> layer
+// ------------------------------------------------------------------------------------------
 
 /// layer -> rank.
 struct entry_done {
@@ -119,8 +127,9 @@ struct entry_failed {
 
 using entry_listener = typed_actor<caf::result<void>(entry_done), caf::result<void>(entry_failed)>;
 
-/// rank -> layer.  Run one schedule entry of this layer: get its pages, submit its operations to the lane.
-/// answer: entry_done or entry_failed.  order: entries in order of number; the next may arrive while this one waits.
+/// rank -> layer.  Run one schedule entry of this layer: get its pages, submit its operations to
+/// the lane. answer: entry_done or entry_failed.  order: entries in order of number; the next may
+/// arrive while this one waits.
 struct run_entry {
   trace_ctx ctx;
   index number = 0;
@@ -128,7 +137,8 @@ struct run_entry {
   token_pass_ptr pass;
   entry_listener reply_to;
 };
-// ---- page: layer <-> page store -------------------------------------------------------------------------------------
+// ---- page: layer <-> page store
+// -------------------------------------------------------------------------------------
 
 /// Whose pages: a prompt's captured state (sample = -1) or the tokens of one generated sample.
 struct page_owner {
@@ -150,8 +160,9 @@ struct pages_reserved {
   trace_ctx ctx;
   page_owner owner;
 };
-/// layer -> page store.  Right to read and write an owner's pages until returned; the store keeps them where they are.
-/// answer: pages_leased, or errc::bad_input if the owner has no pages (dropped, or of an older policy version).
+/// layer -> page store.  Right to read and write an owner's pages until returned; the store keeps
+/// them where they are. answer: pages_leased, or errc::bad_input if the owner has no pages
+/// (dropped, or of an older policy version).
 struct lease_pages {
   trace_ctx ctx;
   page_owner owner;
@@ -166,8 +177,8 @@ struct return_pages {
   trace_ctx ctx;
   page_owner owner;
 };
-/// layer -> page store.  Free the pages of that job and layer, samples included, once no lease is out.
-/// answer: pages_dropped.
+/// layer -> page store.  Free the pages of that job and layer, samples included, once no lease is
+/// out. answer: pages_dropped.
 struct drop_pages {
   trace_ctx ctx;
   index job_number = 0;
@@ -177,7 +188,8 @@ struct pages_dropped {
   trace_ctx ctx;
 };
 
-// ---- operation: layer, rank, optimizer -> lane ----------------------------------------------------------------------
+// ---- operation: layer, rank, optimizer -> lane
+// ----------------------------------------------------------------------
 
 /// lane -> whoever submitted.
 struct operation_done {
@@ -194,7 +206,8 @@ struct operation_failed {
   errc code = errc::actor_lost;
   std::string sentence;
 };
-using operation_listener = typed_actor<caf::result<void>(operation_done), caf::result<void>(operation_failed)>;
+using operation_listener =
+    typed_actor<caf::result<void>(operation_done), caf::result<void>(operation_failed)>;
 
 /// What the lane runs. `run` is called once, on the lane's thread.
 struct operation {
@@ -203,9 +216,9 @@ struct operation {
   schedule_entry entry;
   std::function<void(kernels::executor&)> run;
 };
-/// layer, rank, optimizer -> lane.  Run it when it is next: operations of a job run in order of (entry, part), `last`
-/// says that the entry has no further part. entry = -1: outside the schedule, run at once.
-/// answer: operation_done or operation_failed to reply_to.
+/// layer, rank, optimizer -> lane.  Run it when it is next: operations of a job run in order of
+/// (entry, part), `last` says that the entry has no further part. entry = -1: outside the schedule,
+/// run at once. answer: operation_done or operation_failed to reply_to.
 struct submit_operation {
   trace_ctx ctx;
   index job_number = 0;
@@ -216,8 +229,8 @@ struct submit_operation {
   job_ptr of;
   operation_listener reply_to;
 };
-/// rank -> lane.  Operations of another job are dropped from now on; entry 0 is next. Job 0 is no job.
-/// answer: lane_ready: no operation of another job runs or will run.
+/// rank -> lane.  Operations of another job are dropped from now on; entry 0 is next. Job 0 is no
+/// job. answer: lane_ready: no operation of another job runs or will run.
 struct begin_lane_job {
   trace_ctx ctx;
   index job_number = 0;
@@ -226,12 +239,14 @@ struct lane_ready {
   trace_ctx ctx;
   index job_number = 0;
 };
-/// lane -> itself.  Run the next operation if it is there; messages that came meanwhile are handled in between.
+/// lane -> itself.  Run the next operation if it is there; messages that came meanwhile are handled
+/// in between.
 struct run_next_operation {
   trace_ctx ctx;
 };
 
-// ---- commit: supervisor <-> optimizer -------------------------------------------------------------------------------
+// ---- commit: supervisor <-> optimizer
+// -------------------------------------------------------------------------------
 
 /// optimizer -> supervisor.  Gradients are zero.
 struct step_begun {
@@ -272,19 +287,22 @@ struct commit_step {
   trace_ctx ctx;
   index job_number = 0;
 };
-/// supervisor -> optimizer.  The step is void; its gradients are cleared before the next.  answer: none.
+/// supervisor -> optimizer.  The step is void; its gradients are cleared before the next.  answer:
+/// none.
 struct abort_step {
   trace_ctx ctx;
   index job_number = 0;
 };
 
-// ---- timeline: tracer <-> itself and program ------------------------------------------------------------------------
+// ---- timeline: tracer <-> itself and program
+// ------------------------------------------------------------------------
 
 /// tracer -> itself.  Move records from the timeline's buffer to the file.
 struct flush_timeline {
   trace_ctx ctx;
 };
-/// program -> tracer.  Write what is left and complete the file.  answer: timeline_closed, or errc::io_failed.
+/// program -> tracer.  Write what is left and complete the file.  answer: timeline_closed, or
+/// errc::io_failed.
 struct close_timeline {
   trace_ctx ctx;
 };
@@ -297,14 +315,18 @@ struct timeline_closed {
 }  // namespace longstraw::messages
 
 // CAF must not try to serialize these: they hold handles to memory of this process.
-#define LONGSTRAW_MESSAGES(apply)                                                                                \
-  apply(run_job) apply(job_done) apply(cancel_job) apply(watchdog_tick) apply(run_phase) apply(phase_done)       \
-  apply(response_replayed) apply(release_job) apply(job_released) apply(run_entry) apply(entry_done)             \
-  apply(entry_failed) apply(reserve_pages) apply(pages_reserved) apply(lease_pages) apply(pages_leased) apply(return_pages)          \
-  apply(drop_pages) apply(pages_dropped) apply(operation_done) apply(operation_failed) apply(submit_operation)   \
-  apply(begin_lane_job) apply(lane_ready) apply(run_next_operation) apply(begin_step) apply(step_begun) apply(prepare_step) apply(vote)                  \
-  apply(commit_step) apply(step_committed) apply(abort_step) apply(fault) apply(flush_timeline)                  \
-  apply(close_timeline) apply(timeline_closed)
+#define LONGSTRAW_MESSAGES(apply)                                                                  \
+  apply(run_job) apply(job_done) apply(cancel_job) apply(watchdog_tick) apply(run_phase)           \
+      apply(phase_done) apply(response_replayed) apply(release_job) apply(job_released)            \
+          apply(run_entry) apply(entry_done) apply(entry_failed) apply(reserve_pages)              \
+              apply(pages_reserved) apply(lease_pages) apply(pages_leased) apply(return_pages)     \
+                  apply(drop_pages) apply(pages_dropped) apply(operation_done)                     \
+                      apply(operation_failed) apply(submit_operation) apply(begin_lane_job)        \
+                          apply(lane_ready) apply(run_next_operation) apply(begin_step)            \
+                              apply(step_begun) apply(prepare_step) apply(vote) apply(commit_step) \
+                                  apply(step_committed) apply(abort_step) apply(fault)             \
+                                      apply(flush_timeline) apply(close_timeline)                  \
+                                          apply(timeline_closed)
 
 #define LONGSTRAW_UNSAFE(name) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(longstraw::messages::name)
 LONGSTRAW_MESSAGES(LONGSTRAW_UNSAFE)
@@ -321,9 +343,11 @@ namespace longstraw::messages {
 /// The name of a message type, for the timeline.
 template <class Message>
 constexpr const char* name_of();
-#define LONGSTRAW_NAME(name) \
-  template <>                \
-  constexpr const char* name_of<name>() { return #name; }
+#define LONGSTRAW_NAME(name)              \
+  template <>                             \
+  constexpr const char* name_of<name>() { \
+    return #name;                         \
+  }
 LONGSTRAW_MESSAGES(LONGSTRAW_NAME)
 #undef LONGSTRAW_NAME
 

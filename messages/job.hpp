@@ -1,7 +1,7 @@
 #pragma once
-// What a job works on. The supervisor gets it from the program and every actor sees the same object. Its description is
-// never changed while it runs; results are written by the lane only and read by others after the message that says they
-// are complete (phase_done, vote, job_done).
+// What a job works on. The supervisor gets it from the program and every actor sees the same
+// object. Its description is never changed while it runs; results are written by the lane only and
+// read by others after the message that says they are complete (phase_done, vote, job_done).
 
 #include <longstraw/kernels/adamw.hpp>
 #include <longstraw/messages/schedule.hpp>
@@ -34,19 +34,21 @@ struct response_result {
 /// How the optimizer ends a step.
 struct optimizer_settings {
   kernels::adamw_settings adamw;
-  double max_grad_norm = 1.0;    ///< gradients are scaled by min(1, max_grad_norm / (norm + 1e-6)); 0: never
+  double max_grad_norm =
+      1.0;  ///< gradients are scaled by min(1, max_grad_norm / (norm + 1e-6)); 0: never
   bool no_decay_one_dimensional = false;  ///< norms and biases are not decayed
-};
-
-struct commit_result {
-  double grad_norm = 0;
-  double clip_scale = 1;
-  bool committed = false;
 };
 
 /// Seconds of wall time by phase.
 struct phase_seconds {
   double capture = 0, score = 0, replay = 0, decode = 0, commit = 0;
+};
+
+struct commit_result {
+  double grad_norm = 0;
+  double clip_scale = 1;
+  std::atomic<bool> committed{
+      false};  ///< set by the operation that changed the weights, as its last act
 };
 
 struct job {
@@ -78,30 +80,37 @@ struct job {
 };
 using job_ptr = std::shared_ptr<job>;
 
-/// Buffers of one rank that every pass of a job uses in turn. Only lane operations touch their contents, in schedule
-/// order, so the next pass may be issued while the lane still works on this one.
+/// Buffers of one rank that every pass of a job uses in turn. Only lane operations touch their
+/// contents, in schedule order, so the next pass may be issued while the lane still works on this
+/// one.
 struct workspace {
-  memory::buffer hidden;       ///< [max tokens, hidden]
-  memory::buffer d_hidden;     ///< [max replayed tokens, hidden]
-  memory::buffer angles;       ///< [max tokens, rotary width]
-  memory::buffer activations;  ///< capture, score, decode: one layer's; replay: all layers', one after another
-  memory::buffer head;         ///< head workspace, then d_logps
-  memory::buffer logits;       ///< [vocabulary], for sampling
+  memory::buffer hidden;    ///< [max tokens, hidden]
+  memory::buffer d_hidden;  ///< [max replayed tokens, hidden]
+  memory::buffer angles;    ///< [max tokens, rotary width]
+  memory::buffer
+      activations;  ///< capture, score, decode: one layer's; replay: all layers', one after another
+  memory::buffer head;    ///< head workspace, then d_logps
+  memory::buffer logits;  ///< [vocabulary], for sampling
 };
 
-/// One run of consecutive tokens through all layers on one rank: a prompt chunk, a suffix, or a decoded token.
+/// One run of consecutive tokens through all layers on one rank: a prompt chunk, a suffix, or a
+/// decoded token.
 struct token_pass {
   job_ptr of;
   std::shared_ptr<workspace> space;
   token_range positions;
   index response = -1;
-  std::vector<token_id> ids;  ///< empty while decoding: then the token chosen last, known when the embedding runs
+  std::vector<token_id>
+      ids;  ///< empty while decoding: then the token chosen last, known when the embedding runs
   mat hidden, d_hidden, angles;
   std::span<float> activations;                    ///< without gradient: shared by all layers
   std::vector<std::span<float>> kept_activations;  ///< with gradient: one a layer
 
   /// A finished sample's remaining operations do nothing.
-  bool skipped() const { return !of->results.empty() && response >= 0 && of->results[static_cast<std::size_t>(response)].finished; }
+  bool skipped() const {
+    return !of->results.empty() && response >= 0 &&
+           of->results[static_cast<std::size_t>(response)].finished;
+  }
 };
 using token_pass_ptr = std::shared_ptr<token_pass>;
 

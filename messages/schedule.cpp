@@ -8,26 +8,40 @@ namespace longstraw::messages {
 
 std::string_view to_string(phase p) {
   switch (p) {
-    case phase::capture: return "capture";
-    case phase::score: return "score";
-    case phase::replay: return "replay";
-    case phase::decode: return "decode";
+    case phase::capture:
+      return "capture";
+    case phase::score:
+      return "score";
+    case phase::replay:
+      return "replay";
+    case phase::decode:
+      return "decode";
   }
   return "unknown";
 }
 
 std::string_view to_string(verb v) {
   switch (v) {
-    case verb::embed: return "embed";
-    case verb::capture_layer: return "capture_layer";
-    case verb::score_layer: return "score_layer";
-    case verb::forward_layer: return "forward_layer";
-    case verb::decode_layer: return "decode_layer";
-    case verb::score_head: return "score_head";
-    case verb::loss_head: return "loss_head";
-    case verb::backward_layer: return "backward_layer";
-    case verb::embed_backward: return "embed_backward";
-    case verb::sample: return "sample";
+    case verb::embed:
+      return "embed";
+    case verb::capture_layer:
+      return "capture_layer";
+    case verb::score_layer:
+      return "score_layer";
+    case verb::forward_layer:
+      return "forward_layer";
+    case verb::decode_layer:
+      return "decode_layer";
+    case verb::score_head:
+      return "score_head";
+    case verb::loss_head:
+      return "loss_head";
+    case verb::backward_layer:
+      return "backward_layer";
+    case verb::embed_backward:
+      return "embed_backward";
+    case verb::sample:
+      return "sample";
   }
   return "unknown";
 }
@@ -53,23 +67,27 @@ void add_capture(schedule& s, index prompt_tokens, index chunk_tokens, index lay
   for (index begin = 0; begin < end; begin += chunk_tokens, ++chunk) {
     const token_range tokens{begin, std::min(end, begin + chunk_tokens)};
     s.entries.push_back({phase::capture, verb::embed, -1, chunk, -1, tokens});
-    for (index l = 0; l < layers; ++l) s.entries.push_back({phase::capture, verb::capture_layer, l, chunk, -1, tokens});
+    for (index l = 0; l < layers; ++l)
+      s.entries.push_back({phase::capture, verb::capture_layer, l, chunk, -1, tokens});
   }
 }
 
 void add_score(schedule& s, index response, index prompt_tokens, index tokens, index layers) {
   const token_range range{prompt_tokens - 1, prompt_tokens - 1 + tokens};
   s.entries.push_back({phase::score, verb::embed, -1, -1, response, range});
-  for (index l = 0; l < layers; ++l) s.entries.push_back({phase::score, verb::score_layer, l, -1, response, range});
+  for (index l = 0; l < layers; ++l)
+    s.entries.push_back({phase::score, verb::score_layer, l, -1, response, range});
   s.entries.push_back({phase::score, verb::score_head, -1, -1, response, range});
 }
 
 void add_replay(schedule& s, index response, index prompt_tokens, index tokens, index layers) {
   const token_range range{prompt_tokens - 1, prompt_tokens - 1 + tokens};
   s.entries.push_back({phase::replay, verb::embed, -1, -1, response, range});
-  for (index l = 0; l < layers; ++l) s.entries.push_back({phase::replay, verb::forward_layer, l, -1, response, range});
+  for (index l = 0; l < layers; ++l)
+    s.entries.push_back({phase::replay, verb::forward_layer, l, -1, response, range});
   s.entries.push_back({phase::replay, verb::loss_head, -1, -1, response, range});
-  for (index l = layers; l-- > 0;) s.entries.push_back({phase::replay, verb::backward_layer, l, -1, response, range});
+  for (index l = layers; l-- > 0;)
+    s.entries.push_back({phase::replay, verb::backward_layer, l, -1, response, range});
   s.entries.push_back({phase::replay, verb::embed_backward, -1, -1, response, range});
 }
 
@@ -77,7 +95,8 @@ void add_decode(schedule& s, index sample, index prompt_tokens, index tokens, in
   for (index t = 0; t < tokens; ++t) {
     const token_range range{prompt_tokens - 1 + t, prompt_tokens + t};
     s.entries.push_back({phase::decode, verb::embed, -1, -1, sample, range});
-    for (index l = 0; l < layers; ++l) s.entries.push_back({phase::decode, verb::decode_layer, l, -1, sample, range});
+    for (index l = 0; l < layers; ++l)
+      s.entries.push_back({phase::decode, verb::decode_layer, l, -1, sample, range});
     s.entries.push_back({phase::decode, verb::sample, -1, -1, sample, range});
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The schedule of a job: a plain, printable list, known before the job starts and the same on every rank. It fixes the
-// order in which lanes run, and with it every sum: same schedule, same bits.
+// The schedule of a job: a plain, printable list, known before the job starts and the same on every
+// rank. It fixes the order in which lanes run, and with it every sum: same schedule, same bits.
 
 #include <longstraw/memory/view.hpp>
 
@@ -53,8 +53,8 @@ struct schedule {
   range of(phase p) const;
 };
 
-/// Prompt tokens 0 .. prompt_tokens - 2 by chunks, each through all layers (chunk-major). The last layer computes only
-/// its state.
+/// Prompt tokens 0 .. prompt_tokens - 2 by chunks, each through all layers (chunk-major). The last
+/// layer computes only its state.
 void add_capture(schedule& s, index prompt_tokens, index chunk_tokens, index layers);
 /// The suffix of one response: prompt's last token and the response but its last, `tokens` long.
 void add_score(schedule& s, index response, index prompt_tokens, index tokens, index layers);

@@ -16,7 +16,9 @@ std::vector<std::string> timeline::tracks() const {
 }
 
 std::int64_t timeline::now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 void timeline::add(const timeline_record& r) {

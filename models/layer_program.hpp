@@ -62,7 +62,8 @@ struct layer_pass {
   cmat angles;            ///< [tokens, rotary width]: kernels::rotary_angles of `positions`
 
   /// Pages in order of position. If `writes_pages`, they include room for the pass's own tokens, which the program
-  /// writes there; else they hold earlier tokens only and the pass's own stay in `activations`.
+  /// writes there; else they hold earlier tokens only and the pass's own stay in `activations`. A pass that writes pages
+  /// gets the gradient of its own keys through `page_gradients`, so its backward needs them.
   std::span<const state_page> pages;
   bool writes_pages = false;
 

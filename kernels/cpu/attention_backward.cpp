@@ -2,6 +2,7 @@
 #include <longstraw/kernels/cpu/attention_tile.hpp>
 
 #include <cmath>
+#include <optional>
 
 namespace longstraw::kernels {
 namespace {
@@ -44,10 +45,11 @@ class query_side {
 
   /// Probabilities and gradients of scores (without the factor scale) of one tile, and its part of
   /// d_q.
-  void add_tile(const key_tile& tile) {
-    pack_transposed(packed_kt_, tile.key.data(), tile.count, n_.head_dim);
-    pack_transposed(packed_vt_, tile.value.data(), tile.count, n_.head_dim);
-    pack_rows(packed_k_, tile.key.data(), tile.count, tile.width, n_.head_dim);
+  /// `next` is fetched meanwhile.
+  void add_tile(const key_tile& tile, const key_tile& next) {
+    pack_transposed(packed_kt_, tile.rows_of(tile.key), tile.count, n_.head_dim);
+    pack_transposed(packed_vt_, tile.rows_of(tile.value), tile.count, n_.head_dim);
+    pack_rows(packed_k_, tile.rows_of(tile.key), tile.count, tile.width, n_.head_dim);
     first_ = tile.first_row * group_;
     const mat p = probabilities(tile), d = d_scores(tile);
     panel_product<false>(p, as_left(packed_q_.row_range(first_, rows_)),
@@ -56,6 +58,7 @@ class query_side {
     panel_product<false>(d, as_left(packed_d_out_.row_range(first_, rows_)),
                          {packed_vt_, n_.head_dim, tile.width, false});
     for (index r = 0; r < p.rows; ++r) {
+      fetch_share(next, r, p.rows, n_.head_dim);
       const vec shift = simd::splat(lse_[first_ + r]), offset = simd::splat(delta_[first_ + r]);
       float* pr = p.row(r);
       float* dr = d.row(r);
@@ -163,11 +166,11 @@ void attention_backward(heads d_q, std::span<const kv_piece_gradient> d_keys, cm
       const index kv_head = item / spans % n.kv_heads, span = item % spans;
       const index begin = block * blocks.tokens, end = block_end(block);
       query_side side(blocks, begin, end, kv_head, d_out, lse, delta, q, n, local);
-      key_tile tile;
       key_cursor cursor(keys, d_keys, pieces::frozen, kv_head, span * span_tokens,
                         std::min(frozen, (span + 1) * span_tokens), q_position + begin,
                         q_position + end - 1);
-      while (cursor.next(tile)) side.add_tile(tile);
+      for_tiles(cursor,
+                [&](const key_tile& tile, const key_tile& next) { side.add_tile(tile, next); });
       if (spans == 1) {
         side.finish(d_q, begin, kv_head);
       } else {
@@ -204,18 +207,20 @@ void attention_backward(heads d_q, std::span<const kv_piece_gradient> d_keys, cm
       const index block = (span + round) % rounds;
       if (block >= blocks.count) return;
       const index begin = block * blocks.tokens, end = block_end(block);
-      key_tile tile;
       key_cursor cursor(keys, d_keys, pieces::wanted, kv_head, span * span_tokens,
                         std::min(wanted, (span + 1) * span_tokens), q_position + begin,
                         q_position + end - 1);
-      if (!cursor.next(tile)) return;
-      query_side side(blocks, begin, end, kv_head, d_out, lse, delta, q, n, local);
-      const mat d_tile = local.matrix(key_block, width);
-      do {
-        side.add_tile(tile);
-        side.add_key_gradients(tile, d_tile);
-      } while (cursor.next(tile));
-      side.finish(d_q, begin, kv_head);
+      std::optional<query_side> side;
+      mat d_tile;
+      for_tiles(cursor, [&](const key_tile& tile, const key_tile& next) {
+        if (!side) {  // many items see no key: they cost nothing
+          side.emplace(blocks, begin, end, kv_head, d_out, lse, delta, q, n, local);
+          d_tile = local.matrix(key_block, width);
+        }
+        side->add_tile(tile, next);
+        side->add_key_gradients(tile, d_tile);
+      });
+      if (side) side->finish(d_q, begin, kv_head);
     });
 }
 

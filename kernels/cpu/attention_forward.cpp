@@ -1,5 +1,5 @@
 #include <longstraw/kernels/attention.hpp>
-#include <longstraw/kernels/cpu/attention_tile.hpp>
+#include <longstraw/kernels/cpu/attention_few_rows.hpp>
 
 #include <cmath>
 
@@ -20,14 +20,19 @@ struct forward_plan {
     padded_dim = whole_vecs(n.head_dim);
     const index items = blocks.count * n.kv_heads;
     const index partial_floats = std::max<index>(1, queries * n.query_heads * (padded_dim + 2));
-    spans = std::min({blocks_of(items_wanted, std::max<index>(items, 1)),
-                      std::max<index>(1, key_tokens / span_tokens_min),
-                      std::max<index>(1, partial_floats_max / partial_floats)});
+    const bool few_rows = queries > 0 && blocks.rows() <= few_rows_max;
+    spans =
+        std::min({few_rows ? std::max<index>(key_tokens, 1)
+                           : blocks_of(items_wanted, std::max<index>(items, 1)),
+                  std::max<index>(1, key_tokens / (few_rows ? few_rows_span_min : span_tokens_min)),
+                  std::max<index>(1, partial_floats_max / partial_floats)});
     span_tokens = blocks_of(blocks_of(key_tokens, key_block), spans) * key_block;
   }
 
   static constexpr index items_wanted = 16;
   static constexpr index span_tokens_min = 1024;
+  // With few rows memory is the bound: heads take turns on spans that stay in the cache.
+  static constexpr index few_rows_span_min = 512;
   static constexpr index partial_floats_max = index{1} << 19;
 };
 
@@ -38,8 +43,9 @@ struct running {
 };
 
 // scores become probabilities relative to the running maximum; earlier results are rescaled to it.
-void soften(mat scores, mat out, running at) {
+void soften(mat scores, mat out, running at, const key_tile& next, index head_dim) {
   for (index r = 0; r < scores.rows; ++r) {
+    fetch_share(next, r, scores.rows, head_dim);
     float* s = scores.row(r);
     vec high = simd::load(s);
     for (index j = lanes; j < scores.cols; j += lanes) high = simd::max(simd::load(s + j), high);
@@ -95,7 +101,8 @@ void attention_forward(mat out, mat lse, cheads q, index q_position, std::span<c
     // Late blocks see the most keys: they go first, so that no thread starts a long item at the
     // end.
     const index block = blocks.count - 1 - item / (n.kv_heads * plan.spans);
-    const index kv_head = item / plan.spans % n.kv_heads, span = item % plan.spans;
+    // All heads of a span go one after the other: what lies between their keys comes along anyway.
+    const index span = item / n.kv_heads % plan.spans, kv_head = item % n.kv_heads;
     const index begin = block * blocks.tokens, end = std::min(q.tokens, begin + blocks.tokens);
     const index rows = (end - begin) * group;
 
@@ -112,23 +119,29 @@ void attention_forward(mat out, mat lse, cheads q, index q_position, std::span<c
     std::fill_n(state.maximum, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(state.sums, rows * lanes, 0.0f);
 
-    key_tile tile;
     key_cursor cursor(keys, {}, pieces::all, kv_head, span * plan.span_tokens,
                       std::min(key_tokens, (span + 1) * plan.span_tokens), q_position + begin,
                       q_position + end - 1);
-    while (cursor.next(tile)) {
-      pack_transposed(packed_k, tile.key.data(), tile.count, n.head_dim);
-      pack_rows(packed_v, tile.value.data(), tile.count, tile.width, n.head_dim);
-      const mat scores(score_data, rows, tile.width, score_stride);
+    for_tiles(cursor, [&](const key_tile& tile, const key_tile& next) {
       const index r0 = tile.first_row * group;
-      const mat seen = scores.row_range(r0, rows);
-      panel_product<false>(seen, as_left(packed_q.row_range(r0, rows)),
-                           {packed_k, n.head_dim, tile.width, false});
+      const mat scores(score_data, rows, tile.width, score_stride);
+      const mat seen = scores.row_range(r0, rows), results = sums.row_range(r0, rows);
+      const cmat seeing = packed_q.row_range(r0, rows);
+      const running seen_state{state.maximum + r0, state.sums + r0 * lanes};
+      if (rows <= few_rows_max) {
+        few_rows_scores(seen, seeing, tile, next, n.head_dim);
+        mask(scores, tile, tile.first_row, group);
+        soften(seen, results, seen_state, key_tile{}, n.head_dim);
+        few_rows_add_values(results, seen, tile, next, n.head_dim);
+        return;
+      }
+      pack_transposed(packed_k, tile.rows_of(tile.key), tile.count, n.head_dim);
+      pack_rows(packed_v, tile.rows_of(tile.value), tile.count, tile.width, n.head_dim);
+      panel_product<false>(seen, as_left(seeing), {packed_k, n.head_dim, tile.width, false});
       mask(scores, tile, tile.first_row, group);
-      const mat results = sums.row_range(r0, rows);
-      soften(seen, results, {state.maximum + r0, state.sums + r0 * lanes});
+      soften(seen, results, seen_state, next, n.head_dim);
       panel_product<true>(results, as_left(seen), {packed_v, tile.width, width, true});
-    }
+    });
 
     for (index r = 0; r < rows; ++r) {
       const index t = begin + r / group, h = kv_head * group + r % group;

@@ -4,7 +4,7 @@
 // power of two: packed queries carry the factor scale / log 2.
 
 #include <longstraw/kernels/attention.hpp>
-#include <longstraw/kernels/cpu/tile_product.hpp>
+#include <longstraw/kernels/cpu/pack.hpp>
 
 #include <algorithm>
 #include <array>
@@ -26,11 +26,6 @@ inline constexpr float ln_2 = std::numbers::ln2_v<float>;
 /// Keys of a tile. Long enough that rescaling and the traffic of the results vanish beside the
 /// products.
 inline constexpr index key_block = 128;
-/// Columns of a packed panel: what one pass of the register kernel covers.
-inline constexpr index panel = 4 * lanes;
-
-constexpr index whole_vecs(index n) { return (n + lanes - 1) / lanes * lanes; }
-
 /// 2^x for x <= 0 up to rounding; 0 below the smallest normal number, NaN stays NaN.
 inline vec exp2(vec x) {
 #if defined(__AVX512F__)
@@ -65,6 +60,10 @@ struct key_tile {
   alignas(64) std::array<std::int32_t, key_block> relative;
   index first_row = 0;    ///< the first query that sees any key
   index masked_rows = 0;  ///< queries from this one on see every key
+
+  static auto rows_of(const std::array<const float*, key_block>& pointers) {
+    return [&pointers](index j) { return pointers[static_cast<std::size_t>(j)]; };
+  }
 };
 
 /// Which pieces a pass reads.
@@ -166,95 +165,29 @@ class key_cursor {
   index token_ = 0;
 };
 
-template <std::size_t... I>
-inline vec interleave_low(vec a, vec b, std::index_sequence<I...>) {
-  return __builtin_shufflevector(a, b, static_cast<int>(I / 2 + I % 2 * lanes)...);
-}
-template <std::size_t... I>
-inline vec interleave_high(vec a, vec b, std::index_sequence<I...>) {
-  return __builtin_shufflevector(a, b, static_cast<int>((I + lanes) / 2 + I % 2 * lanes)...);
-}
-
-/// A square of lanes x lanes in registers. One step moves the top bit of the column number below
-/// the row number and the top bit of the row number below the column number; after log2(lanes) of
-/// them the two numbers have changed places.
-inline void transpose(vec (&rows)[lanes]) {
-  constexpr auto all = std::make_index_sequence<lanes>{};
-  for (index step = 1; step < lanes; step *= 2) {
-    vec mixed[lanes];
-    for (index i = 0; i < lanes / 2; ++i) {
-      mixed[2 * i] = interleave_low(rows[i], rows[i + lanes / 2], all);
-      mixed[2 * i + 1] = interleave_high(rows[i], rows[i + lanes / 2], all);
-    }
-    for (index i = 0; i < lanes; ++i) rows[i] = mixed[i];
+/// body(tile, next) for every tile; next has count 0 behind the last.
+template <class F>
+inline void for_tiles(key_cursor& cursor, F&& body) {
+  std::array<key_tile, 2> tiles;
+  bool more = cursor.next(tiles[0]);
+  for (std::size_t i = 0; more; i = 1 - i) {
+    more = cursor.next(tiles[1 - i]);
+    body(tiles[i], tiles[1 - i]);
   }
 }
 
-/// out: panels of `panel` columns, each [depth, panel]; column j is row j of `rows`, zero beyond
-/// count.
-inline void pack_transposed(float* out, const float* const* rows, index count, index depth) {
-  for (index j = 0; j < count; j += lanes) {
-    float* column = out + j / panel * panel * depth + j % panel;
-    for (index k = 0; k < depth; k += lanes) {
-      vec square[lanes];
-      const index valid = std::min<index>(lanes, count - j),
-                  deep = std::min<index>(lanes, depth - k);
-      if (valid == lanes && deep == lanes) {
-        for (index i = 0; i < lanes; ++i) square[i] = simd::load(rows[j + i] + k);
-      } else {
-        for (index i = 0; i < lanes; ++i)
-          square[i] = i >= valid      ? vec{}
-                      : deep == lanes ? simd::load(rows[j + i] + k)
-                                      : simd::load_part(rows[j + i] + k, deep);
-      }
-      transpose(square);
-      if (deep == lanes)
-        for (index i = 0; i < lanes; ++i) simd::store(column + (k + i) * panel, square[i]);
-      else
-        for (index i = 0; i < deep; ++i) simd::store(column + (k + i) * panel, square[i]);
-    }
-  }
+/// Starts to bring row j of a coming tile's keys or values near, if it has that many.
+inline void fetch(const std::array<const float*, key_block>& rows, index count, index j,
+                  index head_dim) {
+  if (j >= count) return;
+  for (index i = 0; i < head_dim; i += 16)
+    __builtin_prefetch(rows[static_cast<std::size_t>(j)] + i, 0, 2);
 }
-
-/// The panels of `pack_transposed`, or of `pack_rows`, that start at a column.
-struct panels {
-  const float* data;
-  index rows;
-  index cols;        // in all, whole vectors
-  bool narrow_last;  // the last panel's rows are as long as it is wide (pack_rows)
-  cmat at(index column) const {
-    const index width = std::min(panel, cols - column);
-    return {data + column * rows, rows, width, narrow_last ? width : panel};
-  }
-};
-
-/// out: panels of the columns of `rows`, zero beyond count (up to `padded` rows) and beyond width.
-inline void pack_rows(float* out, const float* const* rows, index count, index padded,
-                      index width) {
-  const index cols = whole_vecs(width);
-  for (index c = 0; c < cols; c += panel) {
-    const index wide = std::min(panel, cols - c);
-    float* to = out + c * padded;
-    for (index j = 0; j < padded; ++j, to += wide)
-      for (index i = 0; i < wide; i += lanes)
-        simd::store(to + i, j >= count ? vec{}
-                            : c + i + lanes <= width
-                                ? simd::load(rows[j] + c + i)
-                                : simd::load_part(rows[j] + c + i, width - c - i));
-  }
-}
-
-/// c (+)= a b over packed panels; c has whole vectors of columns.
-template <bool Add>
-inline void panel_product(mat c, left_factor a, panels b) {
-  for (index column = 0; column < c.cols; column += panel) {
-    const cmat part = b.at(column);
-    const mat to = c.col_range(column, column + part.cols);
-    if constexpr (Add)
-      tile_product_add(to, a, part);
-    else
-      tile_product(to, a, part);
-  }
+/// The share of that which falls to row r of `rows`: requests are spread over the work on a tile,
+/// as the core holds only a few dozen at once.
+inline void fetch_share(const key_tile& tile, index r, index rows, index head_dim) {
+  for (index j = tile.count * r / rows; j < tile.count * (r + 1) / rows; ++j)
+    fetch(tile.key, tile.count, j, head_dim), fetch(tile.value, tile.count, j, head_dim);
 }
 
 /// Scores of keys that a query must not see become -inf. Row r of the tile is query r / group.

@@ -17,7 +17,10 @@ using simd::load;
 using simd::store;
 using simd::vec;
 
-typedef double half_wide __attribute__((vector_size(simd::lanes * 4)));
+// Half as many doubles as a vector has floats fill one register.
+typedef double wide __attribute__((vector_size(simd::lanes * 4)));
+typedef float half_vec __attribute__((vector_size(simd::lanes * 2)));
+constexpr index half_lanes = lanes / 2;
 
 struct arguments {
   heads d_q, d_k, d_v;
@@ -90,35 +93,45 @@ void scale_rows(mat to, cmat from, const float* scale, float sign) {
       store(to.row(r) + c, load(from.row(r) + c) * (scale[r] * sign));
 }
 
-/// Gradient of one token's exponent G_i, in double: what flows in through exp(G_i - G_j) and out
-/// through exp(G_last - G_j) nearly cancels in the running sum over tokens.
+/// Gradients of the exponents, summed in double: in the running sum over tokens that makes d_g of
+/// them, what enters a token as i and leaves it as j nearly cancels.
 struct exponent_gradient {
-  double rows[gated_delta_chunk] = {};  ///< sum over j of the pairs (i, j)
-  double cols[gated_delta_chunk] = {};  ///< sum over i of the pairs (i, j)
+  double rows[gated_delta_chunk] = {};     ///< of exp(G_i) and of exp(G_i - G_j), j < i, by i
+  double cols[gated_delta_chunk] = {};     ///< of exp(G_i - G_j), by j
+  double leaving[gated_delta_chunk] = {};  ///< of exp(G_last - G_j)
 };
 
-/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL,  and their share of the exponents'
-/// gradients. d_attend [rows, rows] = d_out u^T,  d_lower = -y u^T, both on and below the diagonal
-/// blocks
-void pair_gradients(const backward_tiles& t, exponent_gradient& e, cmat d_attend, cmat y_u,
-                    const chunk_sizes& n) {
+/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL.  [rows, rows], on and below the
+/// diagonal blocks:
+///  d_attend = d_out u^T;  y_u = y u^T = -dL on entry, the gradients of the exponents G_i - G_j on
+///  return
+void pair_gradients(const backward_tiles& t, cmat d_attend, mat y_u, const chunk_sizes& n) {
   for (index i = 0; i < n.rows; ++i) {
-    half_wide row{};
     for (index j = 0; j < (i / block_rows + 1) * block_rows; j += lanes) {
       const vec decay = load(t.d.between.row(i) + j);
       const vec d_qk = load(d_attend.row(i) + j) * decay, d_kk = -load(y_u.row(i) + j) * decay;
       store(t.d_qk.row(i) + j, load(t.d_qk.row(i) + j) + d_qk);
       store(t.d_kk.row(i) + j, load(t.d_kk.row(i) + j) + d_kk);
-      float pairs[lanes];
-      store(pairs, d_qk * load(t.qk.row(i) + j) + d_kk * load(t.kk.row(i) + j));
-      for (index half = 0; half < lanes; half += lanes / 2) {
-        half_wide p;
-        for (index l = 0; l < lanes / 2; ++l) p[l] = static_cast<double>(pairs[half + l]);
-        row += p;
-        for (index l = 0; l < lanes / 2; ++l) e.cols[j + half + l] += p[l];
-      }
+      store(y_u.row(i) + j, d_qk * load(t.qk.row(i) + j) + d_kk * load(t.kk.row(i) + j));
     }
-    for (index l = 0; l < lanes / 2; ++l) e.rows[i] += row[l];
+    y_u(i, i) = 0.0f;  // exp(G_i - G_i) does not depend on G_i
+  }
+}
+
+void add_pairs(exponent_gradient& e, cmat pairs, const chunk_sizes& n) {
+  for (index i = 0; i < n.rows; ++i) {
+    wide row{};
+    for (index j = 0; j < (i / block_rows + 1) * block_rows; j += half_lanes) {
+      half_vec p;
+      wide col;
+      std::memcpy(&p, pairs.row(i) + j, sizeof p);
+      std::memcpy(&col, e.cols + j, sizeof col);
+      const wide pair = __builtin_convertvector(p, wide);
+      row += pair;
+      col += pair;
+      std::memcpy(e.cols + j, &col, sizeof col);
+    }
+    for (index l = 0; l < half_lanes; ++l) e.rows[i] += row[l];
   }
 }
 
@@ -170,7 +183,8 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
   lower_products(y_u, y, t.u_transposed);
   backward_tiles with_decays = t;
   with_decays.d = d;
-  pair_gradients(with_decays, e, d_attend, y_u, n);
+  pair_gradients(with_decays, d_attend, y_u, n);
+  add_pairs(e, y_u, n);
 
   // Tokens against the states at both ends, transposed so that sums over the key dimension run down
   // the rows.
@@ -192,17 +206,18 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
     }
     for (index l = 0; l < lanes; ++l) {
       e.rows[i + l] += static_cast<double>(entering[l]);
-      e.cols[i + l] += static_cast<double>(leaving[l]);
-      e.rows[n.rows - 1] += static_cast<double>(leaving[l]);
+      e.leaving[i + l] = static_cast<double>(leaving[l]);
     }
   }
   double through_state = 0;
   for (index r = 0; r < n.key; ++r)
     through_state += static_cast<double>(simd::dot(state.row(r), t.d_state.row(r), n.value));
-  double sum = static_cast<double>(d.whole) * through_state;
-  for (index i = n.rows - 1; i >= 0; --i) {
-    sum += e.rows[i] - e.cols[i];
-    if (i < n.tokens) a.d_g(begin + i, head) = static_cast<float>(sum);
+  // g_t is part of G_i for i >= t, and of G_last - G_j for j < t.
+  double after = static_cast<double>(d.whole) * through_state, before = 0;
+  for (index i = n.rows - 1; i >= 0; --i) e.rows[i] = after += e.rows[i] - e.cols[i];
+  for (index i = 0; i < n.tokens; ++i) {
+    a.d_g(begin + i, head) = static_cast<float>(e.rows[i] + before);
+    before += e.leaving[i];
   }
 
   // The state before the chunk.

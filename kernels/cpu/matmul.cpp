@@ -1,126 +1,184 @@
 #include <longstraw/kernels/cpu/matmul.hpp>
-
-#include <dnnl.hpp>
-
-#include <array>
-#include <dlfcn.h>
-#include <memory>
-#include <unordered_map>
+#include <longstraw/kernels/cpu/pack.hpp>
 
 namespace longstraw::kernels {
 namespace {
 
-using shape = std::array<index, 9>;  // m, n, depth, strides of a and b, stride of c, added to
+// A packed panel of that depth takes 64 KiB and stays near while all rows of the other factor pass.
+constexpr index depth_block = 256;
+// Columns packed at once: with depth_block 256 KiB, a quarter of the second-level cache.
+constexpr index columns_packed = 256;
+// With so few rows, or so little depth, packing costs more than it gains.
+constexpr index rows_unpacked = 8;
+constexpr index depth_unpacked = 8;
 
-struct shape_hash {
-  std::size_t operator()(const shape& s) const {
-    std::uint64_t h = 0;
-    for (index x : s) h = (h ^ static_cast<std::uint64_t>(x)) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
-    return static_cast<std::size_t>(h);
+left_factor from(left_factor f, index row, index column) {
+  return {f.data + row * f.row_stride + column * f.col_stride, f.row_stride, f.col_stride};
+}
+
+// Panels [depth, 64] of the columns of f.
+panels pack(left_factor f, index depth, index columns, float* out) {
+  if (f.col_stride == 1) {
+    pack_rows(
+        out, [&](index k) { return f.data + k * f.row_stride; }, depth, depth, columns);
+    return {out, depth, whole_vecs(columns), true};
   }
-};
+  LS_ASSERT(f.row_stride == 1, "one stride of a factor is 1");
+  pack_transposed(
+      out, [&](index j) { return f.data + j * f.col_stride; }, columns, depth);
+  return {out, depth, whole_vecs(columns), false};
+}
 
-// A primitive together with the memory objects that its calls reuse.
-struct prepared {
-  dnnl::matmul primitive;
-  dnnl::memory a, b, c, workspace;
-  index workspace_floats = 0;
-  std::unordered_map<int, dnnl::memory> arguments;
-};
-
-class product_cache {
- public:
-  product_cache() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    // oneDNN must not start threads of its own: the executor's items are the parallelism. Its
-    // runtime may be OpenMP or none, so the switch is looked up instead of linked.
-    if (void* found = dlsym(RTLD_DEFAULT, "omp_set_num_threads"))
-      reinterpret_cast<void (*)(int)>(found)(1);
+// Rows are taken a register block at a time; the results of the next one are fetched meanwhile.
+void product(mat c, left_factor a, cmat b, bool add) {
+  constexpr index step = detail::block_rows;
+  for (index r = 0; r < c.rows; r += step) {
+    const index end = std::min(c.rows, r + step);
+    for (index next = end; next < std::min(c.rows, end + step); ++next)
+      for (index i = 0; i < c.cols; i += lanes) __builtin_prefetch(c.row(next) + i, 1);
+    if (add)
+      tile_product_add(c.row_range(r, end), from(a, r, 0), b);
+    else
+      tile_product(c.row_range(r, end), from(a, r, 0), b);
   }
+}
 
-  void run(mat c, left_factor a, left_factor b, index depth, bool add, scratch& local) {
-    const shape key{c.rows,       c.cols,       depth,    a.row_stride, a.col_stride,
-                    b.row_stride, b.col_stride, c.stride, add};
-    if (!last_ || key != last_key_) {
-      auto found = known_.find(key);
-      if (found == known_.end()) {
-        // Suffix lengths vary without end; what is kept must not.
-        if (known_.size() >= kept_shapes_max) known_.clear();
-        found = known_.emplace(key, prepare(key)).first;
+// One register block of c = a b over a full panel, which leaves the panel of b packed behind: the
+// copy costs nothing beside the product.
+template <bool Add>
+void product_packing(mat c, left_factor a, cmat b, float* packed) {
+  constexpr int rows = detail::block_rows, vecs = 4;
+  constexpr index ahead = 8;
+  vec sums[rows][vecs];
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < vecs; ++v) sums[r][v] = Add ? simd::load(c.row(r) + v * lanes) : vec{};
+  for (index k = 0; k < b.rows; ++k) {
+    vec right[vecs];
+    for (int v = 0; v < vecs; ++v) {
+      __builtin_prefetch(b.row(k + ahead) + v * lanes);
+      right[v] = simd::load(b.row(k) + v * lanes);
+      simd::store(packed + k * panel + v * lanes, right[v]);
+    }
+    for (int r = 0; r < rows; ++r) {
+      const vec left = simd::splat(a.data[r * a.row_stride + k * a.col_stride]);
+      for (int v = 0; v < vecs; ++v) sums[r][v] += left * right[v];
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < vecs; ++v) simd::store(c.row(r) + v * lanes, sums[r][v]);
+}
+
+// c = a b with b packed: depth by depth, panel by panel.
+void packed_right(mat c, left_factor a, left_factor b, index depth, bool add, scratch& local) {
+  const index mark = local.mark();
+  float* packed = local.floats(columns_packed * depth_block).data();
+  for (index n = 0; n < c.cols; n += columns_packed) {
+    const index columns = std::min(columns_packed, c.cols - n);
+    for (index k = 0; k < depth; k += depth_block) {
+      const index deep = std::min(depth_block, depth - k);
+      const bool adding = add || k > 0;
+      const bool direct = b.col_stride == 1 && c.rows >= detail::block_rows;
+      panels right{packed, deep, whole_vecs(columns), b.col_stride == 1};
+      if (!direct) right = pack(from(b, k, n), deep, columns, packed);
+      for (index p = 0; p < columns; p += panel) {
+        cmat part = right.at(p);
+        part.cols = std::min(part.cols, columns - p);
+        mat to = c.col_range(n + p, n + p + part.cols);
+        left_factor left = from(a, 0, k);
+        if (direct && part.cols == panel) {
+          const cmat source(from(b, k, n + p).data, deep, panel, b.row_stride);
+          float* copy = packed + p * deep;
+          if (adding)
+            product_packing<true>(to, left, source, copy);
+          else
+            product_packing<false>(to, left, source, copy);
+          to = to.row_range(detail::block_rows, to.rows);
+          left = from(left, detail::block_rows, 0);
+        } else if (direct) {
+          pack(from(b, k, n + p), deep, part.cols, packed + p * deep);
+        }
+        product(to, left, part, adding);
       }
-      last_ = found->second.get();
-      last_key_ = key;
     }
-    prepared& p = *last_;
-    const index mark = local.mark();
-    p.a.set_data_handle(const_cast<float*>(a.data));
-    p.b.set_data_handle(const_cast<float*>(b.data));
-    p.c.set_data_handle(c.data);
-    p.workspace.set_data_handle(local.floats(p.workspace_floats).data());
-    p.primitive.execute(stream_, p.arguments);
-    local.rewind(mark);
   }
+  local.rewind(mark);
+}
 
- private:
-  static constexpr std::size_t kept_shapes_max = 1024;
-
-  std::unique_ptr<prepared> prepare(const shape& s) const {
-    using dnnl::memory;
-    const auto type = memory::data_type::f32;
-    const memory::desc a({s[0], s[2]}, type, memory::dims{s[3], s[4]});
-    const memory::desc b({s[2], s[1]}, type, memory::dims{s[5], s[6]});
-    const memory::desc c({s[0], s[1]}, type, memory::dims{s[7], 1});
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (s[8]) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
+// to [n, m] (+)= tile [m, n] transposed
+void turn(mat to, cmat tile, bool add) {
+  for (index r = 0; r < to.rows; r += lanes)
+    for (index c = 0; c < to.cols; c += lanes) {
+      const index rows = std::min<index>(lanes, to.rows - r),
+                  cols = std::min<index>(lanes, to.cols - c);
+      vec square[lanes];
+      for (index i = 0; i < lanes; ++i)
+        square[i] = i < cols ? simd::load(tile.row(c + i) + r) : vec{};
+      transpose(square);
+      for (index i = 0; i < rows; ++i) {
+        float* p = to.row(r + i) + c;
+        if (cols == lanes)
+          simd::store(p, add ? simd::load(p) + square[i] : square[i]);
+        else
+          simd::store_part(p, add ? simd::load_part(p, cols) + square[i] : square[i], cols);
+      }
     }
-#if DNNL_VERSION_MAJOR >= 3
-    const dnnl::matmul::primitive_desc plan(engine_, a, b, c, attributes);
-#else
-    const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(a, b, c), attributes, engine_);
-#endif
-    auto p = std::make_unique<prepared>();
-    p->primitive = dnnl::matmul(plan);
-    p->a = memory(a, engine_, nullptr);
-    p->b = memory(b, engine_, nullptr);
-    p->c = memory(c, engine_, nullptr);
-    p->workspace = memory(plan.scratchpad_desc(), engine_, nullptr);
-    p->workspace_floats = static_cast<index>(plan.scratchpad_desc().get_size() + 3) / 4;
-    p->arguments = {{DNNL_ARG_SRC, p->a},
-                    {DNNL_ARG_WEIGHTS, p->b},
-                    {DNNL_ARG_DST, p->c},
-                    {DNNL_ARG_SCRATCHPAD, p->workspace}};
-    return p;
+}
+
+// c^T = b^T a^T with a^T packed: for c = x weight^T the weight is then read in the order it lies in
+// memory, and only the smaller factor is packed. Tiles of c^T are turned on their way out.
+void packed_left(mat c, left_factor a, left_factor b, index depth, bool add, scratch& local) {
+  constexpr index columns_turned = 192;
+  const index mark = local.mark();
+  const index rows_packed = std::min(columns_packed, blocks_of(c.rows, panel) * panel);
+  float* packed = local.floats(rows_packed * depth).data();
+  const mat tile = local.matrix(columns_turned, panel);
+  const left_factor left{b.data, b.col_stride, b.row_stride};
+  for (index m = 0; m < c.rows; m += rows_packed) {
+    const index rows = std::min(rows_packed, c.rows - m);
+    const index padded = blocks_of(rows, panel) * panel;  // every packed panel is stored full
+    for (index k = 0; k < depth; k += depth_block)
+      pack({a.data + m * a.row_stride + k * a.col_stride, a.col_stride, a.row_stride},
+           std::min(depth_block, depth - k), rows, packed + k * padded);
+    for (index n = 0; n < c.cols; n += columns_turned) {
+      const index columns = std::min(columns_turned, c.cols - n);
+      for (index p = 0; p < rows; p += panel) {
+        const index wide = std::min(panel, whole_vecs(rows) - p);
+        const mat part(tile.data, columns, wide, panel);
+        for (index k = 0; k < depth; k += depth_block) {
+          const index deep = std::min(depth_block, depth - k);
+          const panels right{packed + k * padded, deep, whole_vecs(rows), a.row_stride == 1};
+          product(part, from(left, n, k), right.at(p), k > 0);
+        }
+        const index last = std::min(rows, p + panel);
+        turn(c.row_range(m + p, m + last).col_range(n, n + columns), part, add);
+      }
+    }
   }
-
-  dnnl::engine engine_;
-  dnnl::stream stream_;
-  std::unordered_map<shape, std::unique_ptr<prepared>, shape_hash> known_;
-  prepared* last_ = nullptr;
-  shape last_key_{};
-};
-
-// The library copies a transposed left factor whole, so m * depth bounds its workspace.
-constexpr index depth_max = 2048;
+  local.rewind(mark);
+}
 
 }  // namespace
 
 void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local) {
   if (c.empty()) return;
+  const bool add = mode == into::add;
   if (depth == 0) {
-    if (mode == into::write)
+    if (!add)
       for (index r = 0; r < c.rows; ++r) std::fill_n(c.row(r), c.cols, 0.0f);
     return;
   }
-  thread_local product_cache cache;
-  for (index k = 0; k < depth; k += depth_max) {
-    const index part = std::min(depth_max, depth - k);
-    cache.run(c, {a.data + k * a.col_stride, a.row_stride, a.col_stride},
-              {b.data + k * b.row_stride, b.row_stride, b.col_stride}, part,
-              mode == into::add || k > 0, local);
+  if constexpr (lanes < 16) return matmul_library(c, a, b, depth, mode, local);
+  if (b.col_stride == 1 && (c.rows <= rows_unpacked || depth <= depth_unpacked))
+    return product(c, a, {b.data, depth, c.cols, b.row_stride}, add);
+  // The library's workspace grows with depth when the left factor is packed; beyond this it is cut.
+  constexpr index depth_packed_left = 4096;
+  if (b.col_stride != 1 && a.col_stride == 1 && c.rows <= 2 * c.cols) {
+    for (index k = 0; k < depth; k += depth_packed_left)
+      packed_left(c, from(a, 0, k), from(b, k, 0), std::min(depth_packed_left, depth - k),
+                  add || k > 0, local);
+    return;
   }
+  packed_right(c, a, b, depth, add, local);
 }
 
 }  // namespace longstraw::kernels

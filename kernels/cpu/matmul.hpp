@@ -1,6 +1,5 @@
 #pragma once
-// One-thread matrix product on oneDNN, for operands larger than a tile. Primitives and memory
-// handles are kept by shape and thread, so that a repeated call costs about a microsecond.
+// One-thread matrix products for operands larger than a tile.
 
 #include <longstraw/kernels/cpu/tile_product.hpp>
 #include <longstraw/kernels/executor.hpp>
@@ -9,7 +8,13 @@
 namespace longstraw::kernels {
 
 ///  c [m, n] written or added to;  a [m, depth], b [depth, n] with one stride of each equal to 1
-///  Deep products are cut, so that the library's workspace fits a thread's scratch.
+/// Packs panels of one factor into scratch and runs the register kernel of tile_product over them.
+/// Sums run over depth in blocks whose borders depend on depth alone: a row of c has the same bits
+/// whatever other rows and columns are computed with it.
 void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
+
+/// The same on oneDNN, which brings kernels for every processor: used where the project is not
+/// compiled for AVX-512. Primitives and memory handles are kept by shape and thread.
+void matmul_library(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
 }  // namespace longstraw::kernels

@@ -19,8 +19,8 @@ inline vec abs(vec x) {
 }
 
 /// log(1 + x) for 0 <= x <= 1, within 3 units in the last place; NaN stays NaN.
-/// log(1 + x) = 2 atanh(s) with s = x / (2 + x) <= 1/3, so no digit of a small x is lost to the sum 1 + x.
-/// atanh(s) = s + s^3 p(s^2) with p fitted at Chebyshev nodes (relative error 4e-10).
+/// log(1 + x) = 2 atanh(s) with s = x / (2 + x) <= 1/3, so no digit of a small x is lost to the sum
+/// 1 + x. atanh(s) = s + s^3 p(s^2) with p fitted at Chebyshev nodes (relative error 4e-10).
 inline vec log1p_unit(vec x) {
   const vec s = x / (2.0f + x);
   const vec z = s * s;

@@ -38,7 +38,8 @@ class guarded {
 
   explicit guarded(index count, float fill = std::numeric_limits<float>::quiet_NaN())
       : memory_(static_cast<std::size_t>(count) + 2 * margin, guard), count_(static_cast<std::size_t>(count)) {
-    std::fill_n(memory_.begin() + margin, count_, fill);
+    LS_ASSERT(count >= 0, "a count is not negative");
+    std::fill(memory_.begin() + margin, memory_.end() - margin, fill);
   }
   ~guarded() {
     for (std::size_t i = 0; i < margin; ++i) {

@@ -91,13 +91,14 @@ TEST_CASE("an empty part changes no bit, wherever it stands", "[unit]") {
 }
 
 TEST_CASE("merging nothing, or only empty parts, gives zero and -inf without NaN", "[unit]") {
-  attention_case c = make_case(dims, 5, {});
+  const index tokens = GENERATE(1, 5);
+  attention_case c = make_case(dims, tokens, {});
   runner on(1);
   partial empty(c, {}, on.exec);
   for (const auto& parts : {std::vector<attention_part>{}, std::vector{empty.view(c)},
                             std::vector{empty.view(c), empty.view(c)}}) {
-    guarded out(5 * 96), lse(5 * 4);
-    attention_merge(out.matrix(5, 96), lse.matrix(5, 4), parts, on.exec);
+    guarded out(tokens * 96), lse(tokens * 4);
+    attention_merge(out.matrix(tokens, 96), lse.matrix(tokens, 4), parts, on.exec);
     for (float x : out.values()) REQUIRE(x == 0);
     for (float x : lse.values()) REQUIRE(x == none);
   }

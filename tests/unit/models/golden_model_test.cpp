@@ -180,8 +180,6 @@ TEST_CASE("golden cases: the double reference is PyTorch's float64", "[models][g
     INFO(name);
     const reference_model reference(c.config, c.parameters->layout(), c.parameters->weights());
     const reference_state state = reference.capture(reference.empty_state(), c.step.captured());
-    // One response with the gradient of its expected log-probabilities alone does not give the
-    // group's: all of them.
     std::vector<double> gradients(static_cast<std::size_t>(reference.layout().total()));
     for (std::size_t g = 0; g < c.step.responses.size(); ++g) {
       const auto suffix = c.step.suffix(g);

@@ -3,6 +3,8 @@
 
 #include "support/model_parity.hpp"
 
+#include <longstraw/kernels/head.hpp>
+
 #include <algorithm>
 
 namespace longstraw::testing {
@@ -59,6 +61,17 @@ TEST_CASE("temperature divides the logits in scores and gradients", "[models]") 
   const step_case c = random_step(20, {7}, config.vocabulary, 4);
   const step_truth truth = reference_step(reference_of(model), c, 0.7f);
   const step_errors e = compare_step(model, c, truth, 8, 8, 0.7f);
+  CHECK(e.scores < scores_bound);
+  CHECK(e.frozen < gradient_bound);
+  CHECK(e.full < gradient_bound);
+}
+
+TEST_CASE("a response of more than one block of logits gives the same", "[models]") {
+  const auto config = small_configs().front().config;
+  const language_model model = make_model(config, 5);
+  const index tokens = kernels::head_block_tokens(config.vocabulary) + 3;
+  const step_case c = random_step(4, {tokens}, config.vocabulary, 6);
+  const step_errors e = compare_step(model, c, reference_step(reference_of(model), c), 64, 64);
   CHECK(e.scores < scores_bound);
   CHECK(e.frozen < gradient_bound);
   CHECK(e.full < gradient_bound);
