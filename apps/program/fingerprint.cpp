@@ -1,0 +1,1 @@
+namespace longstraw::program {}

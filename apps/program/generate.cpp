@@ -1,0 +1,4 @@
+#include "commands.hpp"
+namespace longstraw::program {
+void add_generate(command_line&) {}
+}  // namespace longstraw::program

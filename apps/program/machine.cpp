@@ -1,0 +1,113 @@
+#include "machine.hpp"
+
+#include "output.hpp"
+#include "progress.hpp"
+
+#include <longstraw/actors/plan.hpp>
+#include <longstraw/models/files.hpp>
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <thread>
+#include <unistd.h>
+
+namespace longstraw::program {
+
+namespace {
+constexpr index threads_max = 256;
+constexpr index tokens_max = index{1} << 40;
+}  // namespace
+
+machine_options::machine_options()
+    : threads(std::clamp<index>(static_cast<index>(std::thread::hardware_concurrency()), 1,
+                                threads_max)) {}
+
+void machine_options::declare(options& o) {
+  o.section("Machine");
+  o.whole("--threads", threads, 1, threads_max,
+          "compute threads; the result does not depend on them");
+  o.bytes("--memory", memory,
+          "hard budget for all memory, such as 512MiB or 8GiB; checked before a step starts");
+  o.whole("--chunk-tokens", chunk_tokens, 1, tokens_max,
+          "prompt tokens that run through the layers at once");
+  o.whole("--page-tokens", page_tokens, 1, tokens_max,
+          "tokens of a page of the prompt's captured state");
+  o.path("--trace", trace, "write a timeline of all messages and operations (open it in Perfetto)");
+}
+
+actors::runtime_options machine_options::runtime() const {
+  actors::runtime_options r;
+  r.threads = static_cast<int>(threads);
+  r.chunk_tokens = chunk_tokens;
+  r.page_tokens = page_tokens;
+  r.log = spdlog::get("longstraw");
+  r.on_progress = [](const messages::job& j) { return progress_bar().look(j); };
+  return r;
+}
+
+process_memory::process_memory(std::size_t limit_bytes)
+    : budget(memory::budget::make(limit_bytes)) {
+  program = budget->named(actors::arena_name::program)->allocate(memory::process_resident_bytes());
+}
+
+namespace {
+
+std::shared_ptr<models::parameter_store> read_parameters(const models::checkpoint& files,
+                                                         models::parameter_use use,
+                                                         memory::budget& budget,
+                                                         const std::string& prefix) {
+  auto store = std::make_shared<models::parameter_store>(files.layout(), use, budget, prefix);
+  files.read_weights(*store);
+  return store;
+}
+
+}  // namespace
+
+loaded_model::loaded_model(const std::filesystem::path& folder, models::parameter_use use,
+                           memory::budget& budget, const std::string& prefix)
+    : files(folder),
+      parameters(read_parameters(files, use, budget, prefix)),
+      model(std::make_shared<models::language_model>(files.config(), parameters)) {
+  const auto log = spdlog::get("longstraw");
+  for (const std::string& notice : files.config().notices)
+    log->info("{}: {}", folder.string(), notice);
+  log->debug("model_loaded folder={} layers={} parameters={}", folder.string(),
+             model->layer_count(), files.layout().total());
+}
+
+models::data_rules rules_of(const models::checkpoint& files, models::reward_scale scale) {
+  models::data_rules r;
+  r.vocabulary = files.config().vocabulary;
+  r.end_of_sequence = files.config().end_of_sequence;
+  r.has_tokenizer = files.has_tokenizer();
+  r.scale = scale;
+  return r;
+}
+
+trace_file::trace_file(const std::filesystem::path& target) {
+  if (target.empty()) return;
+  target_ = std::filesystem::absolute(target);
+  check_output_file(target_, "--trace");
+  // Beside the target's folder if the folder is a result of ours that does not exist yet.
+  std::filesystem::path folder = target_.parent_path();
+  while (!std::filesystem::is_directory(folder)) folder = folder.parent_path();
+  partial_ = folder / fmt::format(".{}.partial-{}", target_.filename().string(), ::getpid());
+}
+
+trace_file::~trace_file() {
+  if (!partial_.empty()) ::unlink(partial_.c_str());
+}
+
+void trace_file::publish(const std::filesystem::path& to) {
+  if (partial_.empty()) return;
+  const std::filesystem::path& place = to.empty() ? target_ : to;
+  std::filesystem::create_directories(place.parent_path());
+  if (::rename(partial_.c_str(), place.c_str()) != 0)
+    fail(errc::io_failed, "{} cannot be written: {}", place.string(), models::system_reason(errno));
+  partial_.clear();
+}
+
+}  // namespace longstraw::program

@@ -1,0 +1,239 @@
+#include "options.hpp"
+
+#include "size_text.hpp"
+#include "versions.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace longstraw::program {
+namespace {
+
+std::string expected_text(const limits& l, const char* kind) {
+  const bool low = l.least > std::numeric_limits<double>::lowest(),
+             high = l.most < std::numeric_limits<double>::max();
+  if (low && high)
+    return fmt::format("{} from {}{} to {}{}", kind, l.above_least ? "above " : "", l.least,
+                       l.below_most ? "below " : "", l.most);
+  if (low) return fmt::format("{} {} {}", kind, l.above_least ? "above" : "of at least", l.least);
+  if (high) return fmt::format("{} {} {}", kind, l.below_most ? "below" : "of at most", l.most);
+  return kind;
+}
+
+double read_number(const std::string& flag, const std::string& text, const limits& l) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, failure] = std::from_chars(text.data(), end, value);
+  const bool inside = (l.above_least ? value > l.least : value >= l.least) &&
+                      (l.below_most ? value < l.most : value <= l.most);
+  if (failure != std::errc() || rest != end || !std::isfinite(value) || !inside)
+    throw usage_error(
+        fmt::format("{} is \"{}\"; expected {}", flag, text, expected_text(l, "a number")));
+  return value;
+}
+
+index read_whole(const std::string& flag, const std::string& text, index least, index most) {
+  index value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, failure] = std::from_chars(text.data(), end, value);
+  if (failure != std::errc() || rest != end || value < least || value > most)
+    throw usage_error(
+        most == std::numeric_limits<index>::max()
+            ? fmt::format("{} is \"{}\"; expected a whole number of at least {}", flag, text, least)
+            : fmt::format("{} is \"{}\"; expected a whole number from {} to {}", flag, text, least,
+                          most));
+  return value;
+}
+
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  std::string all;
+  for (const std::string& w : words) all += (all.empty() ? "" : between) + w;
+  return all;
+}
+
+std::string read_choice(const std::string& flag, const std::string& text,
+                        const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), text) == choices.end())
+    throw usage_error(
+        fmt::format("{} is \"{}\"; expected one of {}", flag, text, joined(choices, ", ")));
+  return text;
+}
+
+/// A file for one command needs no section: names before the first section belong to the command
+/// that runs.
+class command_config : public CLI::ConfigTOML {
+ public:
+  explicit command_config(const CLI::App& app) : app_(app) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
+    std::vector<CLI::ConfigItem> all = CLI::ConfigTOML::from_config(in);
+    std::vector<std::string> path;
+    for (const CLI::App* at = &app_; !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      path.push_back(at->get_name());
+    }
+    for (CLI::ConfigItem& item : all)
+      if (item.parents.empty() && item.name != "++" && item.name != "--" &&
+          !app_.get_option_no_throw("--" + item.name))
+        item.parents = path;
+    return all;
+  }
+
+ private:
+  const CLI::App& app_;
+};
+
+}  // namespace
+
+void options::add(const std::string& flag, const std::string& kind,
+                  const std::string& shown_default, const std::string& help, need n,
+                  std::function<void(const std::string&)> read) {
+  CLI::Option* o = app_->add_option(
+      flag,
+      [read = std::move(read)](const CLI::results_t& values) {
+        read(values.front());
+        return true;
+      },
+      help);
+  o->type_name(kind)->group(section_)->expected(1);
+  if (!shown_default.empty()) o->default_str(shown_default);
+  if (n == need::required) o->required();
+}
+
+void options::number(const std::string& flag, double& into, limits l, const std::string& help) {
+  add(flag, "NUMBER", fmt::format("{}", into), help, need::optional,
+      [=, &into](const std::string& v) { into = read_number(flag, v, l); });
+}
+
+void options::number(const std::string& flag, std::optional<double>& into, limits l,
+                     const std::string& otherwise, const std::string& help) {
+  add(flag, "NUMBER", otherwise, help, need::optional,
+      [=, &into](const std::string& v) { into = read_number(flag, v, l); });
+}
+
+void options::whole(const std::string& flag, index& into, index least, index most,
+                    const std::string& help) {
+  add(flag, "N", fmt::format("{}", into), help, need::optional,
+      [=, &into](const std::string& v) { into = read_whole(flag, v, least, most); });
+}
+
+void options::whole(const std::string& flag, std::optional<index>& into, index least, index most,
+                    const std::string& otherwise, const std::string& help) {
+  add(flag, "N", otherwise, help, need::optional,
+      [=, &into](const std::string& v) { into = read_whole(flag, v, least, most); });
+}
+
+void options::text(const std::string& flag, std::string& into, const std::string& help, need n) {
+  add(flag, "TEXT", into, help, n, [&into](const std::string& v) { into = v; });
+}
+
+void options::text(const std::string& flag, std::optional<std::string>& into,
+                   const std::string& help) {
+  add(flag, "TEXT", "", help, need::optional, [&into](const std::string& v) { into = v; });
+}
+
+void options::choice(const std::string& flag, std::string& into, std::vector<std::string> choices,
+                     const std::string& help) {
+  const std::string kind = joined(choices, "|");
+  add(flag, kind, into, help, need::optional,
+      [flag, &into, choices = std::move(choices)](const std::string& v) {
+        into = read_choice(flag, v, choices);
+      });
+}
+
+void options::choice(const std::string& flag, std::optional<std::string>& into,
+                     std::vector<std::string> choices, const std::string& otherwise,
+                     const std::string& help) {
+  const std::string kind = joined(choices, "|");
+  add(flag, kind, otherwise, help, need::optional,
+      [flag, &into, choices = std::move(choices)](const std::string& v) {
+        into = read_choice(flag, v, choices);
+      });
+}
+
+void options::path(const std::string& flag, std::filesystem::path& into, const std::string& help,
+                   need n) {
+  add(flag, "PATH", into.string(), help, n, [flag, &into](const std::string& v) {
+    if (v.empty()) throw usage_error(fmt::format("{} is empty; expected a path", flag));
+    into = v;
+  });
+}
+
+void options::bytes(const std::string& flag, std::size_t& into, const std::string& help) {
+  add(flag, "SIZE", into == 0 ? "no limit" : fmt::format("{}", into), help, need::optional,
+      [flag, &into](const std::string& v) {
+        const auto size = parse_size(v);
+        if (!size || *size == 0)
+          throw usage_error(fmt::format(
+              "{} is \"{}\"; expected a size such as 512MiB, 8GiB or a number of bytes", flag, v));
+        into = *size;
+      });
+}
+
+void options::toggle(const std::string& flag, bool& into, const std::string& help) {
+  app_->add_flag(flag, into, help)->group(section_);
+}
+
+command_line::command_line()
+    : app_(std::make_unique<CLI::App>("LongStraw: GRPO post-training on very long prompts.",
+                                      "longstraw")) {
+  app_->fallthrough();
+  app_->require_subcommand(1);
+  app_->set_version_flag("--version", [] { return version_lines(); });
+  app_->set_config(
+      "--config", "",
+      "read options from a TOML file; [COMMAND] sections, or none for the command that runs");
+  app_->config_formatter(std::make_shared<command_config>(*app_));
+  app_->allow_config_extras(CLI::config_extras_mode::error);
+  app_->footer("Run longstraw COMMAND --help for the options of a command.");
+  global_ = std::make_unique<options>(*app_);
+}
+
+command_line::~command_line() = default;
+
+options command_line::command(const std::string& name, const std::string& description,
+                              std::function<int()> run) {
+  CLI::App* at = app_.get();
+  std::string word = name;
+  if (const auto space = name.find(' '); space != std::string::npos) {
+    const std::string outer = name.substr(0, space);
+    word = name.substr(space + 1);
+    at = app_->get_subcommand_ptr(outer).get();
+  }
+  CLI::App* made = at->add_subcommand(word, description);
+  if (!run) {  // a word that only holds others
+    made->require_subcommand(1);
+    return options(*made);
+  }
+  made->footer(
+      "Also before or after the command: --config FILE (the same options in TOML, without the "
+      "dashes), --log LEVEL, "
+      "--quiet.");
+  made->final_callback([this, run = std::move(run)] { chosen_ = run; });
+  return options(*made);
+}
+
+std::function<int()> command_line::parse(int argc, char** argv) {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    app_->exit(e);
+    return {};
+  } catch (const CLI::CallForAllHelp& e) {
+    app_->exit(e);
+    return {};
+  } catch (const CLI::CallForVersion& e) {
+    app_->exit(e);
+    return {};
+  } catch (const CLI::ParseError& e) {
+    std::string sentence = e.what();
+    std::replace(sentence.begin(), sentence.end(), '\n', ' ');
+    throw usage_error(sentence);
+  }
+  return chosen_;
+}
+
+}  // namespace longstraw::program

@@ -1,0 +1,154 @@
+// longstraw step: one transaction on one group.
+
+#include "commands.hpp"
+#include "machine.hpp"
+#include "output.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "tensors.hpp"
+#include "training.hpp"
+
+#include <longstraw/models/files.hpp>
+
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdio>
+
+namespace longstraw::program {
+namespace {
+
+namespace fs = std::filesystem;
+using clock = std::chrono::steady_clock;
+
+struct step_options {
+  fs::path model, data, out, report;
+  index group = 0;
+  index optimizer_step = 1;
+  index seed = 0;
+  bool print_schedule = false;
+  training_options training;
+  machine_options machine;
+};
+
+double since(clock::time_point begin) {
+  return std::chrono::duration<double>(clock::now() - begin).count();
+}
+
+/// The reference model lives only as long as its scores take.
+double add_reference(models::group& g, const step_options& o, double temperature,
+                     memory::budget& budget) {
+  const auto begin = clock::now();
+  progress_bar().set_title("reference");
+  const loaded_model reference(o.training.reference, models::parameter_use::forward, budget,
+                               "reference ");
+  actors::runtime runtime(o.machine.runtime(), reference.model, budget.shared_from_this());
+  score_reference(g, runtime, temperature);
+  return since(begin);
+}
+
+void write_results(const step_options& o, const loaded_model& policy,
+                   const actors::step_outcome& outcome, const std::string& report,
+                   trace_file& trace) {
+  models::replace_folder(o.out, [&](const fs::path& fresh) {
+    if (!outcome.skipped) {
+      write_gradients(fresh / "gradients.safetensors", *policy.parameters);
+      write_logprobs(fresh / "logprobs.safetensors", outcome.responses);
+      fs::create_directory(fresh / "model");
+      policy.files.write_files(fresh / "model", *policy.parameters);
+    }
+    const fs::path place = fresh / "report.json";
+    const auto file = models::open_for_writing(place);
+    models::write_all(file.get(), place, report);
+    const fs::path other = inside(o.report, o.out, fresh);
+    if (!other.empty() && other != place) {
+      fs::create_directories(other.parent_path());
+      models::write_all(models::open_for_writing(other).get(), other, report);
+    }
+    const fs::path trace_place = inside(o.machine.trace, o.out, fresh);
+    if (!trace_place.empty()) trace.publish(trace_place);
+  });
+  if (!o.report.empty() && inside(o.report, o.out, ".").empty())
+    models::replace_file(o.report, report);
+  if (inside(o.machine.trace, o.out, ".").empty()) trace.publish();
+}
+
+int run_step(const step_options& o) {
+  const auto begin = clock::now();
+  const training_settings settings = o.training.settings();
+  const actors::step_settings step{settings.loss, settings.optimizer, o.optimizer_step};
+  if (!o.print_schedule) {
+    if (o.out.empty()) throw usage_error("--out is required");
+    check_output_folder(o.out, "report.json");
+    if (!o.report.empty()) check_output_file(o.report, "--report");
+  }
+  trace_file trace(o.print_schedule ? fs::path() : o.machine.trace);
+  const process_memory memory(o.machine.memory);
+
+  const models::checkpoint files(o.model);
+  models::group g = models::group_file(o.data, rules_of(files, settings.scale)).read(o.group);
+
+  double reference_seconds = 0;
+  if (!o.training.reference.empty() && settings.loss.beta != 0 && !o.print_schedule)
+    reference_seconds = add_reference(g, o, settings.loss.temperature, *memory.budget);
+
+  const loaded_model policy(o.model, models::parameter_use::train, *memory.budget);
+  actors::runtime_options runtime_options = o.machine.runtime();
+  runtime_options.trace_file = trace.partial();
+  actors::runtime runtime(std::move(runtime_options), policy.model, memory.budget);
+  progress_bar().set_title("step");
+
+  if (o.print_schedule) {
+    const messages::schedule plan = runtime.step_schedule(g, step);
+    for (std::size_t n = 0; n < plan.entries.size(); ++n)
+      std::puts(messages::to_string(plan.entries[n], static_cast<index>(n)).c_str());
+    return 0;
+  }
+
+  const actors::step_outcome outcome = runtime.step(g, step);
+  runtime.close_timeline();
+  progress_bar().clear();
+  const step_report report{outcome,        g,      settings,     o.machine,
+                           *memory.budget, o.seed, since(begin), reference_seconds};
+  write_results(o, policy, outcome, as_json(report).dump(2) + "\n", trace);
+  if (outcome.skipped)
+    progress_bar().line(
+        fmt::format("{} was skipped: {}; the parameters are unchanged", g.name, skip_reason(g)));
+  else
+    progress_bar().line(
+        fmt::format("loss {:.6g}, grad norm {:.6g}, {} prompt and {} response tokens in {:.2f} s; "
+                    "results in {}",
+                    outcome.loss, outcome.grad_norm, outcome.prompt_tokens, outcome.response_tokens,
+                    outcome.seconds.step, o.out.string()));
+  return 0;
+}
+
+}  // namespace
+
+void add_step(command_line& line) {
+  const auto o = std::make_shared<step_options>();
+  options opts = line.command("step",
+                              "One GRPO step on one group of responses: gradients, "
+                              "log-probabilities, the updated checkpoint and a report.",
+                              [o] { return run_step(*o); });
+  opts.section("Files");
+  opts.path("--model", o->model, "checkpoint folder (config.json and safetensors)", need::required);
+  opts.path("--data", o->data,
+            "JSON lines, a group of prompt, responses and rewards each; or a batch.safetensors",
+            need::required);
+  opts.path("--out", o->out,
+            "folder for gradients.safetensors, logprobs.safetensors, model/ and report.json; "
+            "replaced as a whole");
+  opts.whole("--group", o->group, 0, std::numeric_limits<index>::max(),
+             "which group of --data, from 0");
+  opts.path("--report", o->report, "write the report to this file too");
+  opts.toggle("--print-schedule", o->print_schedule,
+              "print the step's schedule, a line an operation, and run nothing");
+  o->training.declare(opts);
+  o->machine.declare(opts);
+  opts.whole("--seed", o->seed, 0, std::numeric_limits<index>::max(),
+             "noted in the report; a step draws no random number");
+}
+
+}  // namespace longstraw::program
