@@ -34,7 +34,8 @@ inline vec load(const float* p) {
   return v;
 }
 inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
-inline vec splat(float x) { return vec{} + x; }
+/// x - 0 is x for every x, so that this is a plain broadcast; 0 + x would turn -0 into 0 by an addition.
+inline vec splat(float x) { return x - vec{}; }
 
 /// The first n (0 <= n < lanes) values, zero beyond; the matching store leaves memory beyond alone.
 inline vec load_part(const float* p, index n) {
