@@ -1,8 +1,10 @@
 #pragma once
-// C (+)= A B for tiles that live in the first-level caches (attention and gated-delta tiles, up to a few hundred rows).
-// oneDNN's call overhead would cost more than such a product; this one is inlined into the kernel that needs it.
+// C (+)= A B for tiles that live in the first-level caches (attention and gated-delta tiles, up to
+// a few hundred rows). oneDNN's call overhead would cost more than such a product; this one is
+// inlined into the kernel that needs it.
 //
-// A is read one value at a time, so any strides will do and a transposed A costs nothing. B and C have contiguous rows.
+// A is read one value at a time, so any strides will do and a transposed A costs nothing. B and C
+// have contiguous rows.
 
 #include <longstraw/kernels/cpu/simd.hpp>
 
@@ -22,8 +24,9 @@ inline left_factor as_left_transposed(cmat a) { return {a.data, 1, a.stride}; }
 namespace detail {
 
 template <int Rows, int Vecs, bool Add, bool Part>
-inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride, left_factor a, const float* b,
-                                                       index b_stride, index depth, index last_part) {
+inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride, left_factor a,
+                                                       const float* b, index b_stride, index depth,
+                                                       index last_part) {
   using namespace simd;
   vec acc[Rows][Vecs] = {};
   for (index k = 0; k < depth; ++k) {
@@ -47,8 +50,8 @@ inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride,
     }
 }
 
-// Rows of a register block. With 32 vector registers, 6 x 4 accumulators, 4 of B and 1 of A fit; narrower blocks take
-// more rows, and two of them make 16.
+// Rows of a register block. With 32 vector registers, 6 x 4 accumulators, 4 of B and 1 of A fit;
+// narrower blocks take more rows, and two of them make 16.
 template <int Vecs>
 inline constexpr int block_rows = Vecs == 4 ? 6 : 8;
 
@@ -57,8 +60,8 @@ inline void last_rows(mat c, left_factor a, cmat b, index column, index row, ind
   if constexpr (Rows > 0) {
     if (c.rows - row == Rows)
       tile_kernel<Rows, Vecs, Add, Part>(c.row(row) + column, c.stride,
-                                         {a.data + row * a.row_stride, a.row_stride, a.col_stride}, b.data + column,
-                                         b.stride, b.rows, last_part);
+                                         {a.data + row * a.row_stride, a.row_stride, a.col_stride},
+                                         b.data + column, b.stride, b.rows, last_part);
     else
       last_rows<Rows - 1, Vecs, Add, Part>(c, a, b, column, row, last_part);
   }
@@ -70,8 +73,8 @@ inline void column_block(mat c, left_factor a, cmat b, index column, index last_
   index i = 0;
   for (; i + rows <= c.rows; i += rows)
     tile_kernel<rows, Vecs, Add, Part>(c.row(i) + column, c.stride,
-                                       {a.data + i * a.row_stride, a.row_stride, a.col_stride}, b.data + column,
-                                       b.stride, b.rows, last_part);
+                                       {a.data + i * a.row_stride, a.row_stride, a.col_stride},
+                                       b.data + column, b.stride, b.rows, last_part);
   last_rows<rows - 1, Vecs, Add, Part>(c, a, b, column, i, last_part);
 }
 
