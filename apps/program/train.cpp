@@ -102,6 +102,7 @@ class training_run {
     models::group g = groups_.read(number);
     progress_bar().set_title(fmt::format("step {}/{}", at_.step + 1, total_));
     if (reference_) score_reference(g, reference_->runtime, settings_.loss.temperature);
+    check_reference(g, settings_);
     const actors::step_outcome o =
         runtime_->step(g, {settings_.loss, settings_.optimizer, at_.optimizer_steps + 1});
     ++at_.step;
