@@ -182,6 +182,9 @@ void run_head(token_pass& pass, bool with_loss, kernels::executor& on) {
   of.model->head_forward(head);
   if (!with_loss) return;
 
+  // Nothing was given and nothing scored: the parameters are those of the sampling policy, and
+  // scoring would have computed these very bits.
+  if (result.old_logps.empty()) result.old_logps = result.logps;
   const std::span<float> d_logps = memory.first(tokens);
   result.loss = models::evaluate_response(d_logps, result.logps, result.old_logps,
                                           response.ref_logps, result.entropies, response.advantage,

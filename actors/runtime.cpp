@@ -187,7 +187,7 @@ job_ptr runtime::make_step(const models::group& g, const step_settings& s) const
     if (response.loss_tokens == 0) continue;
     const bool signal = models::has_signal(response, s.loss);
     if (signal) j->replayed_responses.push_back(r);
-    if (response.old_logps.empty() || !signal) to_score.push_back(r);
+    if (!signal || (response.old_logps.empty() && s.separate_score)) to_score.push_back(r);
     if (signal && s.loss.beta != 0 && response.ref_logps.empty())
       fail(errc::bad_input, "{}: beta is {} but response {} has no reference log-probabilities",
            g.name, s.loss.beta, r);

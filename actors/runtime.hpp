@@ -38,6 +38,10 @@ struct step_settings {
   models::loss_settings loss;
   messages::optimizer_settings optimizer;
   index optimizer_step = 1;  ///< from 1
+  /// Old log-probabilities that are not given are those of the current parameters. A replay
+  /// computes them anyway, with the arithmetic of scoring and hence the same bits, so by default
+  /// they are taken from there. true: a scoring pass of its own comes first.
+  bool separate_score = false;
 };
 
 /// Seconds by phase; `step` covers all of the job.
@@ -90,7 +94,7 @@ class runtime {
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
 
-  /// One transaction on one group. Missing old log-probabilities are scored from the current
+  /// One transaction on one group. Missing old log-probabilities are those of the current
   /// parameters. With beta not 0, ref_logps must be there. On any error the parameters are as
   /// before.
   step_outcome step(const models::group& g, const step_settings& s);

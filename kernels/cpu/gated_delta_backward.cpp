@@ -149,6 +149,13 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
   decays d = t.d;
   d.set(&a.g(begin, head), a.g.stride, n);
 
+  if (const index earlier = begin - gated_delta_chunk; earlier >= 0) {
+    prefetch_rows(a.v.at(earlier, head), a.v.token_stride, gated_delta_chunk, a.n.value_dim);
+    prefetch_rows(a.d_out.at(earlier, head), a.d_out.token_stride, gated_delta_chunk,
+                  a.n.value_dim);
+  }
+  prefetch_rows(a.d_v.at(begin, head), a.d_v.token_stride, n.tokens, a.n.value_dim);
+
   // Forward again, as far as w and u.
   set_left(t.left, d, t.k, t.kk, -1.0f, n);
   load_rows(t.w, a.v.at(begin, head), a.v.token_stride, n.tokens, a.n.value_dim);
@@ -209,11 +216,17 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
       e.leaving[i + l] = static_cast<double>(leaving[l]);
     }
   }
-  double through_state = 0;
+  vec products{};
   for (index r = 0; r < n.key; ++r)
-    through_state += static_cast<double>(simd::dot(state.row(r), t.d_state.row(r), n.value));
+    for (index c = 0; c < n.value; c += lanes) {
+      const vec d_after = load(t.d_state.row(r) + c);
+      products += d_after * load(state.row(r) + c);
+      store(t.d_state.row(r) + c, d_after * d.whole);
+    }
+  const float through_state = simd::sum(products);
+
   // g_t is part of G_i for i >= t, and of G_last - G_j for j < t.
-  double after = static_cast<double>(d.whole) * through_state, before = 0;
+  double after = static_cast<double>(d.whole * through_state), before = 0;
   for (index i = n.rows - 1; i >= 0; --i) e.rows[i] = after += e.rows[i] - e.cols[i];
   for (index i = 0; i < n.tokens; ++i) {
     a.d_g(begin + i, head) = static_cast<float>(e.rows[i] + before);
@@ -223,9 +236,6 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
   // The state before the chunk.
   scale_rows(d_out, d_out, d.from_start, 1.0f);
   scale_rows(y, y, d.from_start, -1.0f);
-  for (index r = 0; r < n.key; ++r)
-    for (index c = 0; c < n.value; c += lanes)
-      store(t.d_state.row(r) + c, load(t.d_state.row(r) + c) * d.whole);
   product_add(t.d_state, t.qk_transposed, t.outer);
   store_rows(d_state_memory, a.n.value_dim, t.d_state, a.n.key_dim, a.n.value_dim);
 }
@@ -284,6 +294,10 @@ void backward_key_head(const arguments& a, index key_head, scratch& local) {
     std::fill_n(t.d_qk_transposed.data, n.key * 2 * n.rows, 0.0f);
     std::fill_n(t.d_kk.data, n.rows * n.rows, 0.0f);
     std::fill_n(t.d_qk.data, n.rows * n.rows, 0.0f);
+    if (const index earlier = begin - gated_delta_chunk; earlier >= 0) {
+      prefetch_rows(a.k.at(earlier, key_head), a.k.token_stride, gated_delta_chunk, a.n.key_dim);
+      prefetch_rows(a.q.at(earlier, key_head), a.q.token_stride, gated_delta_chunk, a.n.key_dim);
+    }
     for (index head = key_head * a.ratio(); head < (key_head + 1) * a.ratio(); ++head)
       backward_chunk_head(a, t, n, begin, head);
     finish_key_head(a, t, n, begin, key_head);

@@ -40,11 +40,13 @@ void store_rows(float* to, index stride, cmat from, index count, index width) {
 void load_normalized(mat to, float* inverse_norm, const float* x, index stride, index count,
                      index width, float scale) {
   load_rows(to, x, stride, count, width);
+  for (index r = 0; r < to.rows; ++r) inverse_norm[r] = simd::dot(to.row(r), to.row(r), to.cols);
+  for (index r = 0; r < to.rows; r += lanes)  // a vector of roots and quotients at once
+    store(inverse_norm + r, 1.0f / simd::sqrt(load(inverse_norm + r) + 1e-6f));
   for (index r = 0; r < to.rows; ++r) {
     float* row = to.row(r);
-    const float norm = 1.0f / std::sqrt(simd::dot(row, row, to.cols) + 1e-6f);
-    inverse_norm[r] = norm;
-    for (index c = 0; c < to.cols; c += lanes) store(row + c, load(row + c) * (norm * scale));
+    const float factor = inverse_norm[r] * scale;
+    for (index c = 0; c < to.cols; c += lanes) store(row + c, load(row + c) * factor);
   }
 }
 
@@ -65,20 +67,26 @@ decays decays::in(scratch& local, index rows_max) {
 
 namespace {
 
-/// out[j] = exp(min(from - to[j], 0)) over one block
-void exp_differences(float* out, double from, const double* to) {
-  float difference[block_rows];
-  for (index j = 0; j < block_rows; ++j) difference[j] = static_cast<float>(from - to[j]);
-  for (index j = 0; j < block_rows; j += lanes)
-    store(out + j, simd::exp(simd::min(load(difference + j), vec{})));
+// Half as many doubles as a vector has floats fill one register.
+typedef double wide __attribute__((vector_size(simd::lanes * 4)));
+typedef float half_vec __attribute__((vector_size(simd::lanes * 2)));
+
+template <int... Lane>
+vec joined(half_vec low, half_vec high, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(low, high, Lane...);
 }
 
-/// out[i] = exp(min(from[i] - to, 0)) over one block
-void exp_differences(float* out, const double* from, double to) {
-  float difference[block_rows];
-  for (index i = 0; i < block_rows; ++i) difference[i] = static_cast<float>(from[i] - to);
-  for (index i = 0; i < block_rows; i += lanes)
-    store(out + i, simd::exp(simd::min(load(difference + i), vec{})));
+/// out[j] = exp(min(sign (from - to[j]), 0)) over one block; the difference is taken in double
+void exp_differences(float* out, double from, const double* to, double sign = 1.0) {
+  for (index j = 0; j < block_rows; j += lanes) {
+    wide low, high;
+    std::memcpy(&low, to + j, sizeof low);
+    std::memcpy(&high, to + j + lanes / 2, sizeof high);
+    const vec difference = joined(__builtin_convertvector(sign * (from - low), half_vec),
+                                  __builtin_convertvector(sign * (from - high), half_vec),
+                                  std::make_integer_sequence<int, static_cast<int>(lanes)>{});
+    store(out + j, simd::exp(simd::min(difference, vec{})));
+  }
 }
 
 }  // namespace
@@ -92,7 +100,7 @@ void decays::set(const float* g, index stride, const chunk_sizes& n) {
   }
   for (index b = 0; b < n.blocks(); ++b) {
     const double* block_sums = sums + b * block_rows;
-    exp_differences(from_start + b * block_rows, block_sums, 0.0);
+    exp_differences(from_start + b * block_rows, 0.0, block_sums, -1.0);
     exp_differences(to_end + b * block_rows, sum, block_sums);
     const mat rows = block(between, b);
     for (index i = 0; i < block_rows; ++i) {
@@ -106,7 +114,7 @@ void decays::set(const float* g, index stride, const chunk_sizes& n) {
       const double* earlier_sums = sums + earlier * block_rows;
       const double border = earlier_sums[block_rows - 1];
       float row_part[block_rows], col_part[block_rows];
-      exp_differences(row_part, block_sums, border);
+      exp_differences(row_part, border, block_sums, -1.0);
       exp_differences(col_part, border, earlier_sums);
       for (index i = 0; i < block_rows; ++i)
         for (index j = 0; j < block_rows; j += lanes)
@@ -127,23 +135,34 @@ void set_left(mat left, const decays& d, cmat x, cmat products, float sign, cons
 
 namespace {
 
-// A diagonal block is solved in registers, a vector of columns at a time: 16 rows of w, each final
-// row taken out of the rows that follow it. The column loop has no dependences, so two of them
-// overlap.
+// The coefficients of a diagonal block, close together: every offset is then a constant of the code
+// below.
+struct coefficients {
+  float at[block_rows][block_rows];
+
+  explicit coefficients(cmat lower) {
+    for (index i = 0; i < block_rows; ++i)
+      for (index j = 0; j < block_rows; j += lanes) store(at[i] + j, load(lower.row(i) + j));
+  }
+};
+
+// A diagonal block is solved in registers, a vector of columns at a time: 16 rows, each final row
+// taken out of those that still need it. Vectors of columns do not depend on each other, so their
+// chains of operations overlap.
 template <int Row>
 inline __attribute__((always_inline)) void eliminate(vec (&w)[block_rows], vec u,
-                                                     const float* column, index stride) {
-  for (int i = Row + 1; i < block_rows; ++i) w[i] += column[i * stride] * u;
+                                                     const coefficients& lower) {
+  for (int i = Row + 1; i < block_rows; ++i) w[i] += lower.at[i][Row] * u;
 }
 
 template <int Row>
 inline __attribute__((always_inline)) void eliminate_upwards(vec (&x)[block_rows], vec y,
-                                                             const float* row) {
-  for (int i = 0; i < Row; ++i) x[i] += row[i] * y;
+                                                             const coefficients& lower) {
+  for (int i = 0; i < Row; ++i) x[i] += lower.at[Row][i] * y;
 }
 
 /// lower [16, 16]: negative coefficients below the diagonal
-void solve_block(mat u, mat w, cmat lower, const float* beta) {
+void solve_block(mat u, mat w, const coefficients& lower, const float* beta) {
   for (index c = 0; c < w.cols; c += lanes) {
     vec rows[block_rows];
     for (int i = 0; i < block_rows; ++i) rows[i] = load(w.row(i) + c);
@@ -151,7 +170,7 @@ void solve_block(mat u, mat w, cmat lower, const float* beta) {
       const vec final_u = rows[J] * beta[J];
       store(w.row(J) + c, rows[J]);
       store(u.row(J) + c, final_u);
-      eliminate<J>(rows, final_u, lower.data + J, lower.stride);
+      eliminate<J>(rows, final_u, lower);
     };
     [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
       (step(std::integral_constant<int, J>{}), ...);
@@ -160,7 +179,7 @@ void solve_block(mat u, mat w, cmat lower, const float* beta) {
   }
 }
 
-void solve_block_transposed(mat y, mat x, cmat lower, const float* beta) {
+void solve_block_transposed(mat y, mat x, const coefficients& lower, const float* beta) {
   for (index c = 0; c < x.cols; c += lanes) {
     vec rows[block_rows];
     for (int i = 0; i < block_rows; ++i) rows[i] = load(x.row(i) + c);
@@ -168,7 +187,7 @@ void solve_block_transposed(mat y, mat x, cmat lower, const float* beta) {
       const vec final_y = rows[J] * beta[J];
       store(x.row(J) + c, rows[J]);
       store(y.row(J) + c, final_y);
-      eliminate_upwards<J>(rows, final_y, lower.row(J));
+      eliminate_upwards<J>(rows, final_y, lower);
     };
     [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
       (step(std::integral_constant<int, static_cast<int>(block_rows) - 1 - J>{}), ...);
@@ -184,7 +203,7 @@ void solve_writes(mat w, mat state_and_u, cmat left, const float* beta, const ch
     const index begin = b * block_rows, known = n.key + begin;
     product_add(block(w, b), block(left, b).col_range(0, known), state_and_u.row_range(0, known));
     solve_block(state_and_u.row_range(known, known + block_rows), block(w, b),
-                block(left, b).col_range(known, known + block_rows), beta + begin);
+                coefficients(block(left, b).col_range(known, known + block_rows)), beta + begin);
   }
 }
 
@@ -193,8 +212,8 @@ void solve_writes_transposed(mat y, mat x, cmat lower, const float* beta, const 
     const index begin = b * block_rows, end = begin + block_rows;
     transposed_product_add(block(x, b), lower.row_range(end, n.rows).col_range(begin, end),
                            y.row_range(end, n.rows));
-    solve_block_transposed(block(y, b), block(x, b), block(lower, b).col_range(begin, end),
-                           beta + begin);
+    solve_block_transposed(block(y, b), block(x, b),
+                           coefficients(block(lower, b).col_range(begin, end)), beta + begin);
   }
 }
 

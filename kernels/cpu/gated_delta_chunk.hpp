@@ -41,6 +41,12 @@ matrix_view<T> block(matrix_view<T> m, index b) {
 void load_rows(mat to, const float* from, index stride, index count, index width);
 void store_rows(float* to, index stride, cmat from, index count, index width);
 
+/// Asks for rows of a later chunk. Tokens lie far apart, so the hardware does not foresee them.
+inline void prefetch_rows(const float* from, index stride, index count, index width) {
+  for (index r = 0; r < count; ++r)
+    for (index c = 0; c < width; c += 16) __builtin_prefetch(from + r * stride + c, 0, 2);
+}
+
 /// to [rows, key] = l2norm(x_t) scale of the chunk's tokens;  inverse_norm [rows] = 1 / sqrt(sum
 /// x_t^2 + 1e-6).
 void load_normalized(mat to, float* inverse_norm, const float* x, index stride, index count,

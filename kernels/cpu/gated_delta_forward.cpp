@@ -66,13 +66,13 @@ void direct_head(const arguments& a, index head, scratch& local) {
   const index width = padded(n.key_dim), key_head = head / a.ratio();
   const mat q = local.matrix(1, width), k = local.matrix(1, width);
   const mat state = a.state_of(head);
-  float norm;
+  float norms[lanes] = {};
   if (a.chunk_states)
     std::copy_n(state.data, n.key_dim * n.value_dim,
                 a.chunk_states + head * n.key_dim * n.value_dim);
   for (index t = 0; t < a.q.tokens; ++t) {
-    load_normalized(q, &norm, a.q.at(t, key_head), 0, 1, n.key_dim, a.query_scale());
-    load_normalized(k, &norm, a.k.at(t, key_head), 0, 1, n.key_dim, 1.0f);
+    load_normalized(q, norms, a.q.at(t, key_head), 0, 1, n.key_dim, a.query_scale());
+    load_normalized(k, norms, a.k.at(t, key_head), 0, 1, n.key_dim, 1.0f);
     const float query_key = simd::dot(q.data, k.data, width);
     const float decay = std::exp(a.g(t, head)), beta = a.beta(t, head);
     const float* v = a.v.at(t, head);
@@ -133,6 +133,12 @@ void forward_chunk_head(const arguments& a, const forward_tiles& t, const chunk_
   set_left(left_k, d, t.k, t.kk, -1.0f, n);
   set_left(left_q, d, t.q, t.qk, 1.0f, n);
 
+  const index later = begin + gated_delta_chunk;
+  if (later < a.q.tokens)
+    prefetch_rows(a.v.at(later, head), a.v.token_stride,
+                  std::min(gated_delta_chunk, a.q.tokens - later), a.n.value_dim);
+  prefetch_rows(a.out.at(begin, head), a.out.token_stride, n.tokens, a.n.value_dim);
+
   const mat w = t.w.row_range(0, n.rows);
   load_rows(w, a.v.at(begin, head), a.v.token_stride, n.tokens, a.n.value_dim);
   solve_writes(w, t.state_and_u, left_k, t.beta, n);
@@ -179,6 +185,11 @@ void forward_heads(const arguments& a, index head_begin, index head_end, scratch
     tile_transpose(t.k_transposed, t.k);
     lower_products(t.kk, t.k, t.k_transposed);
     lower_products(t.qk, t.q, t.k_transposed);
+    if (const index later = begin + gated_delta_chunk; later < tokens) {
+      const index count = std::min(gated_delta_chunk, tokens - later);
+      prefetch_rows(a.k.at(later, key_head), a.k.token_stride, count, a.n.key_dim);
+      prefetch_rows(a.q.at(later, key_head), a.q.token_stride, count, a.n.key_dim);
+    }
     for (index head = head_begin; head < head_end; ++head) forward_chunk_head(a, t, n, begin, head);
   }
 }

@@ -119,6 +119,25 @@ TEST_CASE(
   CHECK(out.clip_fraction == 0.0);
 }
 
+TEST_CASE("a scoring pass of its own changes no bit of the step", "[protocol]") {
+  std::vector<float> gradients[2];
+  std::vector<float> old_logps[2];
+  for (const bool separate : {false, true}) {
+    auto m = make_hybrid_model();
+    actors::runtime runtime({}, m.model, m.budget);
+    const models::group g = random_group(130, {20, 70}, m.model->config().vocabulary, 5);
+    actors::step_settings s;
+    s.separate_score = separate;
+    const actors::step_outcome out = runtime.step(g, s);
+    REQUIRE(out.committed);
+    CHECK((out.seconds.score > 0) == separate);
+    gradients[separate] = copy_of(m.parameters->gradients());
+    old_logps[separate] = out.responses[1].old_logps;
+  }
+  CHECK(gradients[0] == gradients[1]);
+  CHECK(old_logps[0] == old_logps[1]);
+}
+
 TEST_CASE("the same step has the same bits, also with another thread count", "[protocol]") {
   std::vector<float> first;
   for (const int threads : {1, 1, 2, 3}) {
