@@ -22,7 +22,7 @@ namespace {
 
 environment environment_of(const runtime_options& o) {
   environment e;
-  e.timeline = std::make_shared<timeline>(!o.trace_file.empty());
+  e.timeline = std::make_shared<timeline>(!o.trace_file.empty() || o.on_record);
   e.log = o.log ? o.log
                 : std::make_shared<spdlog::logger>("longstraw",
                                                    std::make_shared<spdlog::sinks::null_sink_mt>());
@@ -47,7 +47,7 @@ struct runtime::actors {
       : config(scheduler_threads), system(config), env(environment_of(o)) {
     auto executor =
         std::make_shared<kernels::executor>(o.threads, *budget->named(arena_name::scratch));
-    tracing = system.spawn<tracer, caf::detached>(env, "tracer", o.trace_file, budget);
+    tracing = system.spawn<tracer, caf::detached>(env, "tracer", o.trace_file, budget, o.on_record);
     compute = system.spawn<lane, caf::detached>(env, rank_name(0, "lane"), std::move(executor));
     const auto state = budget->named(arena_name::conditional_state);
     pages = system.spawn<page_store>(env, rank_name(0, "page store"), state);

@@ -26,6 +26,9 @@ struct runtime_options {
   std::shared_ptr<spdlog::logger> log;  ///< none: silent
   deadlines limits;
   std::shared_ptr<const fault_plan> fault;  ///< tests only
+  /// Called for every record of the timeline, on the tracer's thread; needs no file.
+  std::function<void(const messages::timeline_record&, const std::vector<std::string>& tracks)>
+      on_record;
   /// Called about ten times a second while a job runs, on the caller's thread. Returning false
   /// stops the job.
   std::function<bool(const messages::job&)> on_progress;
@@ -105,7 +108,7 @@ class runtime {
   /// Throws errc::over_budget if that step would not fit the budget.
   void check_step(const models::group& g, const step_settings& s) const;
 
-  /// Completes the timeline file; errc::io_failed if it could not be written.
+  /// Completes the timeline file and ends on_record; errc::io_failed if it could not be written.
   void close_timeline();
 
   const models::language_model& model() const { return *model_; }

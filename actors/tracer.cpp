@@ -5,13 +5,16 @@ namespace longstraw::actors {
 using namespace messages;
 
 tracer::tracer(caf::actor_config& config, environment e, std::string name,
-               std::filesystem::path file, std::shared_ptr<memory::budget> budget)
-    : actor_base(config, std::move(e), std::move(name)), budget_(std::move(budget)) {
+               std::filesystem::path file, std::shared_ptr<memory::budget> budget,
+               record_listener listener)
+    : actor_base(config, std::move(e), std::move(name)),
+      listener_(std::move(listener)),
+      budget_(std::move(budget)) {
   if (!file.empty()) writer_.emplace(std::move(file));
 }
 
 tracer::behavior_type tracer::make_behavior() {
-  if (writer_)
+  if (wanted())
     messages::send_after(this, self_as<tracer_actor>(), flush_interval, flush_timeline{});
   return {
       on(&tracer::flush),  // from itself
@@ -20,7 +23,7 @@ tracer::behavior_type tracer::make_behavior() {
 }
 
 void tracer::flush(const flush_timeline&) {
-  if (!writer_) return;
+  if (!wanted()) return;
   write();
   messages::send_after(this, self_as<tracer_actor>(), flush_interval, flush_timeline{});
 }
@@ -41,13 +44,18 @@ void tracer::write() {
       r.value = static_cast<std::int64_t>(u.current_bytes);
       batch.records.push_back(r);
     }
-  writer_->write(batch, env.timeline->tracks());
+  const std::vector<std::string> tracks = env.timeline->tracks();
+  if (writer_) writer_->write(batch, tracks);
+  if (listener_)
+    for (const timeline_record& r : batch.records) listener_(r, tracks);
 }
 
 caf::result<timeline_closed> tracer::close(const close_timeline&) {
-  if (!writer_) return timeline_closed{};
+  if (!wanted()) return timeline_closed{};
   try {
     write();
+    listener_ = {};
+    if (!writer_) return timeline_closed{};
     writer_->close();
     timeline_closed answer{{}, writer_->records(), writer_->dropped()};
     writer_.reset();

@@ -186,6 +186,12 @@ checkpoint::checkpoint(const fs::path& folder) : folder_(folder), config_(read_c
 
 bool checkpoint::has_tokenizer() const { return is_there(folder_ / "tokenizer.json"); }
 
+bool checkpoint::holds_float32() const {
+  return std::all_of(layout_.all().begin(), layout_.all().end(), [&](const parameter& p) {
+    return files_[file_of_.at(p.name)].find(p.name)->type == dtype::f32;
+  });
+}
+
 void checkpoint::read_weights(const parameter_store& store) const {
   LS_ASSERT(store.layout().total() == layout_.total(), "the store has the checkpoint's layout");
   for (const parameter& p : layout_.all())

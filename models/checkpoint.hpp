@@ -29,6 +29,8 @@ class checkpoint {
   /// Tensors on disk that the model does not use (vision tower, mtp.*): kept as they are.
   const std::vector<std::string>& left_aside() const { return left_aside_; }
   bool has_tokenizer() const;
+  /// Whether every trained tensor is F32 on disk: a checkpoint of the same dtypes then holds the weights exactly.
+  bool holds_float32() const;
 
   /// Fills store.weights(). The store's layout must be layout().
   void read_weights(const parameter_store& store) const;

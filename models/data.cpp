@@ -138,6 +138,7 @@ class line_reader {
   }
 
   void read_rewards(group& g) const {
+    if (!rules_.needs_rewards && !fields_.has("rewards")) return;
     const json& given = array("rewards", g.responses.size(), "numbers, one a response");
     std::vector<double> rewards;
     for (const json& v : given) rewards.push_back(number(v, "rewards"));

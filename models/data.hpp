@@ -1,8 +1,10 @@
 #pragma once
 // Groups of prompt and responses from files: JSON lines, or the batch.safetensors of a golden case.
 //
-// A line of JSON: {"prompt": text | "prompt_ids": [..], "responses": [text..] | "response_ids": [[..]..],
-//  "rewards": [..], optional "advantages": [..], "old_logprobs": [[..]..], "ref_logprobs": [[..]..]}.
+// A line of JSON: {"prompt": text | "prompt_ids": [..], "responses": [text..] | "response_ids":
+// [[..]..],
+//  "rewards": [..], optional "advantages": [..], "old_logprobs": [[..]..], "ref_logprobs":
+//  [[..]..]}.
 // Text becomes bytes (token = byte value) when the checkpoint has no tokenizer.
 
 #include <longstraw/models/config.hpp>
@@ -22,20 +24,23 @@ struct data_rules {
   bool has_tokenizer = false;  ///< then text is an error that names scripts/tokenize
   reward_scale scale = reward_scale::group;
   bool needs_responses = true;  ///< false: a prompt alone is enough (generate)
+  bool needs_rewards = true;    ///< false: without rewards they count as 0 (score)
 };
 
-/// One line; `name` ("data.jsonl line 3") goes into sentences. errc::bad_input names the field, the value and what was
-/// expected.
+/// One line; `name` ("data.jsonl line 3") goes into sentences. errc::bad_input names the field, the
+/// value and what was expected.
 group parse_group(std::string_view line, const std::string& name, const data_rules& rules);
 
-/// prompt_ids [P], response_ids [G, Rmax], response_lens [G], rewards [G], optional advantages, old_logps, ref_logps.
+/// prompt_ids [P], response_ids [G, Rmax], response_lens [G], rewards [G], optional advantages,
+/// old_logps, ref_logps.
 group read_batch(const std::filesystem::path& file, const data_rules& rules);
 
-/// A file of groups; JSON lines are indexed once and parsed one at a time, so that a long file is never held whole.
+/// A file of groups; JSON lines are indexed once and parsed one at a time, so that a long file is
+/// never held whole.
 class group_file {
  public:
-  /// By name: *.safetensors is one group, anything else is JSON lines. errc::bad_input if it is empty, io_failed if it
-  /// cannot be read.
+  /// By name: *.safetensors is one group, anything else is JSON lines. errc::bad_input if it is
+  /// empty, io_failed if it cannot be read.
   group_file(const std::filesystem::path& path, data_rules rules);
   index size() const;
   /// Group number i, from 0. errc::bad_input if there is none.

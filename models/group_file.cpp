@@ -73,10 +73,12 @@ class batch_reader {
     if (count == 0)
       fail(errc::bad_input, "{}: response_ids has shape {}; expected at least one response",
            file_.path().string(), shape_text(shape));
-    for (const char* name : {"response_lens", "rewards"}) expect_shape(name, {count});
+    const bool rewarded = rules_.needs_rewards || file_.find("rewards");
+    expect_shape("response_lens", {count});
+    if (rewarded) expect_shape("rewards", {count});
     const auto ids = integers("response_ids", count * longest);
     const auto lens = integers("response_lens", count);
-    const auto rewards = floats("rewards", count);
+    const auto rewards = rewarded ? floats("rewards", count) : std::vector<float>(lens.size());
     for (index i = 0; i < count; ++i) {
       const std::int64_t length = lens[static_cast<std::size_t>(i)];
       if (length < 0 || length > longest)

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 /// The path that really changes: a link to a folder stays a link, and its folder is replaced.
 fs::path resolved(const fs::path& target) {
   std::error_code failure;
-  fs::path path = fs::weakly_canonical(target, failure);
+  fs::path path = fs::weakly_canonical(fs::absolute(target), failure);
   if (failure || path.empty()) path = fs::absolute(target);
   if (path.filename().empty()) path = path.parent_path();
   return path;

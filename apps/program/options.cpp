@@ -229,6 +229,13 @@ std::function<int()> command_line::parse(int argc, char** argv) {
     app_->exit(e);
     return {};
   } catch (const CLI::ParseError& e) {
+    if (app_->get_subcommands().empty() && !app_->remaining().empty()) {
+      std::vector<std::string> names;
+      for (const CLI::App* c : app_->get_subcommands([](const CLI::App*) { return true; }))
+        names.push_back(c->get_name());
+      throw usage_error(fmt::format("there is no command \"{}\"; expected one of {}",
+                                    app_->remaining().front(), joined(names, ", ")));
+    }
     std::string sentence = e.what();
     std::replace(sentence.begin(), sentence.end(), '\n', ' ');
     throw usage_error(sentence);

@@ -93,6 +93,11 @@ int run_step(const step_options& o) {
   if (!o.training.reference.empty() && settings.loss.beta != 0 && !o.print_schedule)
     reference_seconds = add_reference(g, o, settings.loss.temperature, *memory.budget);
 
+  if (!o.print_schedule)
+    check_reference(g, settings);
+  else if (!o.training.reference.empty())  // the schedule asks only whether they are there
+    for (models::response& r : g.responses) r.ref_logps.assign(r.tokens.size(), 0.0f);
+
   const loaded_model policy(o.model, models::parameter_use::train, *memory.budget);
   actors::runtime_options runtime_options = o.machine.runtime();
   runtime_options.trace_file = trace.partial();

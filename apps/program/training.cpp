@@ -121,6 +121,16 @@ nlohmann::ordered_json as_json(const training_settings& s) {
   };
 }
 
+void check_reference(const models::group& g, const training_settings& s) {
+  if (s.loss.beta == 0) return;
+  for (const models::response& r : g.responses)
+    if (r.loss_tokens > 0 && r.ref_logps.empty())
+      fail(errc::bad_input,
+           "{}: --beta is {}, which needs reference log-probabilities; give --reference DIR, or "
+           "ref_logprobs in the data",
+           g.name, s.loss.beta);
+}
+
 void score_reference(models::group& g, actors::runtime& reference, double temperature) {
   auto scored = reference.score(g, temperature);
   for (std::size_t r = 0; r < g.responses.size(); ++r)

@@ -38,6 +38,10 @@ class training_options {
 /// For reports, and to compare a run with the one it continues.
 nlohmann::ordered_json as_json(const training_settings& s);
 
+/// errc::bad_input if the KL term needs reference log-probabilities that neither the data nor
+/// --reference gives.
+void check_reference(const models::group& g, const training_settings& s);
+
 /// Reference log-probabilities of all responses of `g`, from a model with its own capture.
 void score_reference(models::group& g, actors::runtime& reference, double temperature);
 

@@ -1,0 +1,183 @@
+// Whatever is wrong ends in one sentence and a code, and leaves nothing behind.
+
+#include "process.hpp"
+#include "support/files.hpp"
+
+#include <longstraw/models/safetensors.hpp>
+
+#include <csignal>
+#include <sys/resource.h>
+
+namespace longstraw::testing {
+namespace {
+
+struct place {
+  temporary_folder folder;
+  std::string model = model_of("tiny");
+  std::string data = data_of(folder.path(), 2);
+  std::string out = (folder / "out").string();
+
+  std::vector<std::string> step(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"step",   "--quiet", "--model", model,
+                                    "--data", data,      "--out",   out};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::string with_data(const std::string& text) const {
+    return write_file(folder / "bad.jsonl", text).string();
+  }
+  /// Only the data file and whatever the test made: nothing half-written.
+  void check_clean() const {
+    CHECK_FALSE(std::filesystem::exists(out));
+    for (const std::string& name : names_in(folder.path())) CHECK_FALSE(name.starts_with("."));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a wrong command line is named and ends with code 2", "[program][negative]") {
+  const place p;
+  CHECK_THAT(fails(p.step({"--no-such-option"}), 2), ContainsSubstring("--no-such-option"));
+  CHECK_THAT(fails({"no-such-command"}, 2), ContainsSubstring("no-such-command"));
+  CHECK_THAT(fails({}, 2), ContainsSubstring("subcommand"));
+  CHECK_THAT(fails({"step", "--data", p.data, "--out", p.out}, 2), ContainsSubstring("--model"));
+  CHECK_THAT(fails({"new-model", "--out", p.out}, 2), ContainsSubstring("--size"));
+  p.check_clean();
+}
+
+TEST_CASE("numbers outside their range name flag, value and range", "[program][negative]") {
+  const place p;
+  const auto rejects = [&](const std::string& flag, const std::string& value,
+                           const std::string& expected) {
+    const std::string sentence = fails(p.step({flag, value}), 2);
+    CHECK_THAT(sentence, ContainsSubstring(flag));
+    CHECK_THAT(sentence, ContainsSubstring("\"" + value + "\""));
+    CHECK_THAT(sentence, ContainsSubstring(expected));
+  };
+  rejects("--temperature", "0", "above 0");
+  rejects("--temperature", "nan", "above 0");
+  rejects("--temperature", "warm", "number");
+  rejects("--adam-beta1", "1", "to below 1");
+  rejects("--learning-rate", "-1", "at least 0");
+  rejects("--threads", "0", "from 1 to 256");
+  rejects("--threads", "1.5", "whole number");
+  rejects("--threads", "257", "from 1 to 256");
+  rejects("--chunk-tokens", "0", "whole number");
+  rejects("--page-tokens", "99999999999999999999", "whole number");
+  rejects("--memory", "lots", "512MiB");
+  rejects("--memory", "-5", "512MiB");
+  rejects("--loss", "ppo", "bnpo");
+  rejects("--gradient", "half", "frozen");
+  p.check_clean();
+}
+
+TEST_CASE("what this version cannot do is said", "[program][negative]") {
+  const place p;
+  CHECK_THAT(fails(p.step({"--gradient", "full"})), ContainsSubstring("frozen"));
+  CHECK_THAT(fails(p.step({"--beta", "0.1"})), ContainsSubstring("reference"));
+  p.check_clean();
+}
+
+TEST_CASE("files that are not what they should be are named", "[program][negative]") {
+  place p;
+  const auto with = [&](const std::string& flag, const std::string& value) {
+    std::vector<std::string> all = p.step();
+    for (std::size_t i = 0; i + 1 < all.size(); ++i)
+      if (all[i] == flag) all[i + 1] = value;
+    return all;
+  };
+  const std::string absent = (p.folder / "absent").string();
+  CHECK_THAT(fails(with("--model", absent)), ContainsSubstring(absent));
+  CHECK_THAT(fails(with("--model", p.data)), ContainsSubstring(p.data));
+  CHECK_THAT(fails(with("--data", absent)), ContainsSubstring(absent));
+  CHECK_THAT(fails(with("--data", p.folder.path().string())), ContainsSubstring("folder"));
+  CHECK_THAT(fails(p.step({"--group", "2"})), ContainsSubstring("no group 2"));
+  CHECK_THAT(fails(p.step({"--case", absent})), ContainsSubstring(absent));
+  CHECK_THAT(fails(p.step({"--reference", absent, "--beta", "0.1"})), ContainsSubstring(absent));
+  CHECK_THAT(fails({"--config", absent, "step"}, 2), ContainsSubstring("absent"));
+  CHECK_THAT(fails(with("--data", p.with_data(""))), ContainsSubstring("no line"));
+  CHECK_THAT(
+      fails(with("--data",
+                 p.with_data("{\"prompt\": \"a\", \"responses\": [\"b\"], \"rewards\": [NaN]}\n"))),
+      ContainsSubstring("line 1"));
+  CHECK_THAT(
+      fails(
+          with("--data",
+               p.with_data("{\"prompt\": \"a\", \"responses\": [\"b\"], \"rewards\": [1e999]}\n"))),
+      ContainsSubstring("line 1"));
+  CHECK_THAT(
+      fails(with(
+          "--data",
+          p.with_data("{\"prompt\": \"a\", \"responses\": [\"b\", \"c\"], \"rewards\": [1]}\n"))),
+      ContainsSubstring("rewards"));
+  CHECK_THAT(
+      fails(
+          with("--data",
+               p.with_data("{\"prompt_ids\": [258], \"responses\": [\"b\"], \"rewards\": [1]}\n"))),
+      ContainsSubstring("258"));
+  p.check_clean();
+}
+
+TEST_CASE("an output that cannot be written is refused before the step", "[program][negative]") {
+  place p;
+  const std::string foreign = (p.folder / "foreign").string();
+  write_file(p.folder / "foreign" / "thesis.txt", "precious");
+  p.out = foreign;
+  CHECK_THAT(fails(p.step()), ContainsSubstring("not replaced"));
+  CHECK(read_file(p.folder / "foreign" / "thesis.txt") == "precious");
+  CHECK_THAT(fails({"train", "--quiet", "--model", p.model, "--data", p.data, "--out", foreign}),
+             ContainsSubstring("not replaced"));
+  CHECK_THAT(fails({"new-model", "--quiet", "--size", "tiny", "--out", foreign}),
+             ContainsSubstring("not replaced"));
+  p.out = p.data;
+  CHECK_THAT(fails(p.step()), ContainsSubstring("is a file"));
+  p.out = p.data + "/below";
+  CHECK_THAT(fails(p.step()), ContainsSubstring("not a folder"));
+  p.out = "/proc/longstraw";
+  CHECK_THAT(fails(p.step()), ContainsSubstring("/proc"));
+}
+
+TEST_CASE("a budget that is too small is refused before the step starts", "[program][negative]") {
+  const place p;
+  CHECK_THAT(fails(p.step({"--memory", "1MiB"})), ContainsSubstring("1.0 MiB"));
+  const std::string long_prompt = p.with_data(nlohmann::json{{"prompt", std::string(200000, 'x')},
+                                                             {"responses", {"a", "b"}},
+                                                             {"rewards", {1, 0}}}
+                                                  .dump() +
+                                              "\n");
+  std::vector<std::string> all = p.step({"--memory", "64MiB"});
+  all[5] = long_prompt;
+  CHECK_THAT(fails(all), ContainsSubstring("would fit"));
+  p.check_clean();
+}
+
+TEST_CASE("a full disk leaves the older result as it was", "[program][negative]") {
+  const place p;
+  succeeds(p.step());
+  const std::string before = read_file(std::filesystem::path(p.out) / "report.json");
+  const auto small_files = [] {
+    const rlimit limit{100'000, 100'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  CHECK_THAT(fails(p.step(), 1, small_files), ContainsSubstring("cannot be written"));
+  CHECK(read_file(std::filesystem::path(p.out) / "report.json") == before);
+  CHECK(names_in(p.folder.path()).size() == 2);  // data and the older result
+  CHECK_THAT(fails({"new-model", "--quiet", "--size", "tiny", "--out", (p.folder / "m").string()},
+                   1, small_files),
+             ContainsSubstring("cannot be written"));
+  CHECK_FALSE(std::filesystem::exists(p.folder / "m"));
+}
+
+TEST_CASE("text for a checkpoint with a tokenizer points to the script that makes ids",
+          "[program][negative]") {
+  const place p;
+  const auto model = p.folder / "m";
+  std::filesystem::copy(p.model, model);
+  write_file(model / "tokenizer.json", "{}");
+  CHECK_THAT(fails({"generate", "--quiet", "--model", model.string(), "--prompt", "Hello"}),
+             ContainsSubstring("scripts/tokenize"));
+  CHECK_THAT(fails({"score", "--quiet", "--model", model.string(), "--data", p.data}),
+             ContainsSubstring("scripts/tokenize"));
+}
+
+}  // namespace longstraw::testing

@@ -1,0 +1,188 @@
+// A run that is stopped or killed at any moment goes on with the bits of a run that was not.
+
+#include "process.hpp"
+#include "support/files.hpp"
+
+#include <catch2/generators/catch_generators.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <random>
+#include <sstream>
+#include <sys/resource.h>
+#include <thread>
+
+namespace longstraw::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int steps = 6;
+
+std::vector<std::string> train(const std::string& model, const std::string& data,
+                               const fs::path& out, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all = {
+      "train", "--quiet",         "--model",   model,    "--data", data,
+      "--out", out.string(),      "--shuffle", "--seed", "3",      "--steps",
+      "6",     "--learning-rate", "0.001"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::vector<nlohmann::json> metrics(const fs::path& out) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(read_file(out / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+void check_same_end(const fs::path& a, const fs::path& b) {
+  CHECK(read_file(a / "latest") == "checkpoint-6\n");
+  CHECK(read_file(b / "latest") == "checkpoint-6\n");
+  for (const char* file : {"model/model.safetensors", "optimizer.safetensors"})
+    CHECK(read_file(a / "checkpoint-6" / file) == read_file(b / "checkpoint-6" / file));
+  const auto left = metrics(a), right = metrics(b);
+  REQUIRE(left.size() == steps);
+  REQUIRE(right.size() == steps);
+  for (std::size_t i = 0; i < steps; ++i)
+    for (const char* field : {"step", "group", "loss", "grad_norm", "optimizer_step"})
+      CHECK(left[i].at(field) == right[i].at(field));
+}
+
+/// A checkpoint in bfloat16, whose float32 master weights only the saved state has.
+std::string half_precision_model(const temporary_folder& folder) {
+  auto config = json_file(fs::path(model_of("tiny")) / "config.json");
+  config["dtype"] = "bfloat16";
+  const auto file = write_file(folder / "config.json", config.dump());
+  const std::string model = (folder / "half").string();
+  succeeds({"new-model", "--quiet", "--model-config", file.string(), "--out", model});
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("a run killed at random moments ends with the same bits", "[program][slow]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4);
+  const std::string model = half_precision_model(folder);
+  const auto begin = std::chrono::steady_clock::now();
+  succeeds(train(model, data, folder / "whole"));
+  const auto whole_time = std::chrono::steady_clock::now() - begin;
+
+  std::random_device device;
+  const unsigned seed = device();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> share(0.05, 1.0);
+  const fs::path out = folder / "killed";
+  int kills = 0;
+  for (; kills < 8; ++kills) {
+    process run(train(model, data, out));
+    std::this_thread::sleep_for(share(random) * whole_time);
+    if (!run.running()) break;
+    run.send(SIGKILL);
+    run.wait();
+  }
+  succeeds(train(model, data, out));
+  check_same_end(folder / "whole", out);
+  for (const std::string& name : names_in(out))
+    CHECK((!name.starts_with(".") || name == ".lock"));  // nothing half-written stays
+}
+
+TEST_CASE("a run cut into pieces by steps ends with the same bits", "[program]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4);
+  const std::string model = model_of("tiny");
+  succeeds(train(model, data, folder / "whole", {"--save-every", "4", "--threads", "1"}));
+  auto pieces = train(model, data, folder / "pieces", {"--threads", "2"});
+  for (const char* until : {"2", "3", "6", "6"}) {
+    pieces[12] = until;
+    succeeds(pieces);
+  }
+  check_same_end(folder / "whole", folder / "pieces");
+  CHECK(names_in(folder / "pieces") == std::vector<std::string>{".lock", "checkpoint-5",
+                                                                "checkpoint-6", "latest",
+                                                                "metrics.jsonl", "run.json"});
+}
+
+TEST_CASE("a stopped run saves, says so, and goes on", "[program]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4);
+  const std::string model = model_of("tiny");
+  const int signal = GENERATE(SIGINT, SIGTERM);
+  const fs::path out = folder / "out";
+  auto endless = train(model, data, out, {"--save-every", "1000000"});
+  endless[12] = "1000000";
+  process run(endless);
+  for (int i = 0;
+       i < 600 && (!fs::exists(out / "metrics.jsonl") || fs::file_size(out / "metrics.jsonl") == 0);
+       ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  run.send(signal);
+  const finished f = run.wait();
+  INFO(f.err);
+  CHECK(f.exit_code == 128 + signal);
+  CHECK_THAT(f.err,
+             ContainsSubstring(signal == SIGINT ? "stopped by SIGINT" : "stopped by SIGTERM"));
+  CHECK_THAT(f.err, ContainsSubstring("goes on from there"));
+  const auto done = metrics(out).size();
+  CHECK(read_file(out / "latest") == "checkpoint-" + std::to_string(done) + "\n");
+  endless[12] = std::to_string(done + 2);
+  succeeds(endless);
+  CHECK(metrics(out).size() == done + 2);
+}
+
+TEST_CASE("a run is continued with the same settings only", "[program][negative]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4);
+  const std::string model = model_of("tiny");
+  const fs::path out = folder / "out";
+  CHECK_THAT(fails(train(model, data, out, {"--resume", "required"})),
+             ContainsSubstring("no checkpoint"));
+  succeeds(train(model, data, out));
+  CHECK_THAT(fails(train(model, data, out, {"--temperature", "0.5"})),
+             ContainsSubstring("temperature"));
+  CHECK_THAT(fails(train(model, data, out, {"--chunk-tokens", "8"})),
+             ContainsSubstring("chunk_tokens"));
+  CHECK_THAT(fails(train(model, data_of(folder.path(), 3), out)), ContainsSubstring("data"));
+  CHECK_THAT(fails(train(model_of("llama-tiny"), data, out)), ContainsSubstring("model"));
+  write_file(out / "latest", "../../elsewhere\n");
+  CHECK_THAT(fails(train(model, data, out)), ContainsSubstring("latest"));
+}
+
+TEST_CASE("a disk that fills up during a save loses nothing", "[program][negative]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4);
+  const std::string model = model_of("tiny");
+  const fs::path out = folder / "out";
+  auto run = train(model, data, out);
+  run[12] = "2";
+  succeeds(run);
+  run[12] = "6";
+  fails(run, 1, [] {
+    const rlimit limit{200'000, 200'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  CHECK(read_file(out / "latest") == "checkpoint-2\n");
+  succeeds(run);
+  succeeds(train(model, data, folder / "whole"));
+  check_same_end(folder / "whole", out);
+}
+
+TEST_CASE("groups without signal are counted, and epochs add up", "[program]") {
+  const temporary_folder folder;
+  const auto data =
+      write_file(folder / "d.jsonl",
+                 "{\"prompt\": \"a\", \"responses\": [\"b\", \"c\"], \"rewards\": [1, 1]}\n"
+                 "{\"prompt\": \"a\", \"responses\": [\"b\", \"c\"], \"rewards\": [1, 0]}\n");
+  const fs::path out = folder / "out";
+  succeeds({"train", "--quiet", "--model", model_of("tiny"), "--data", data.string(), "--out",
+            out.string(), "--epochs", "2"});
+  const auto lines = metrics(out);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines.back().at("skipped_total") == 2);
+  CHECK(lines.back().at("optimizer_step") == 2);
+  CHECK(lines.back().at("epoch") == 1);
+}
+
+}  // namespace longstraw::testing
