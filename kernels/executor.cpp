@@ -2,8 +2,9 @@
 
 namespace longstraw::kernels {
 namespace {
-// A worker looks this often for a new loop before it sleeps. Loops follow each other within microseconds while a pass
-// runs; a sleeping worker costs a system call to wake, a spinning one costs a shared machine its core.
+// A worker looks this often for a new loop before it sleeps. Loops follow each other within
+// microseconds while a pass runs; a sleeping worker costs a system call to wake, a spinning one
+// costs a shared machine its core.
 constexpr int spins_before_sleep = 2000;
 
 void pause_briefly() {
@@ -12,8 +13,8 @@ void pause_briefly() {
 #endif
 }
 
-// The executor whose item this thread is inside of, and the thread's number there: how a loop inside an item is told
-// from one of the lane.
+// The executor whose item this thread is inside of, and the thread's number there: how a loop
+// inside an item is told from one of the lane.
 thread_local const executor* inside_of = nullptr;
 thread_local int inside_thread = 0;
 }  // namespace
@@ -23,7 +24,8 @@ executor::executor(int threads, memory::arena& arena, std::size_t scratch_bytes)
   LS_ASSERT(threads >= 1, "an executor has at least one thread");
   auto all = memory_.floats();
   const std::size_t each = scratch_bytes / sizeof(float);
-  for (int t = 0; t < threads; ++t) scratches_.emplace_back(all.subspan(static_cast<std::size_t>(t) * each, each));
+  for (int t = 0; t < threads; ++t)
+    scratches_.emplace_back(all.subspan(static_cast<std::size_t>(t) * each, each));
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
 
@@ -68,7 +70,8 @@ void executor::run(index count, void* body, trampoline call) {
   round_.notify_all();
   drain(0);
   for (int left; (left = busy_.load(std::memory_order_acquire)) != 0;) {
-    for (int i = 0; i < spins_before_sleep && busy_.load(std::memory_order_acquire) != 0; ++i) pause_briefly();
+    for (int i = 0; i < spins_before_sleep && busy_.load(std::memory_order_acquire) != 0; ++i)
+      pause_briefly();
     left = busy_.load(std::memory_order_acquire);
     if (left != 0) busy_.wait(left, std::memory_order_acquire);
   }
@@ -77,7 +80,8 @@ void executor::run(index count, void* body, trampoline call) {
 void executor::work(int thread) {
   std::uint32_t seen = 0;
   for (;;) {
-    for (int i = 0; i < spins_before_sleep && round_.load(std::memory_order_acquire) == seen; ++i) pause_briefly();
+    for (int i = 0; i < spins_before_sleep && round_.load(std::memory_order_acquire) == seen; ++i)
+      pause_briefly();
     round_.wait(seen, std::memory_order_acquire);
     seen = round_.load(std::memory_order_acquire);
     if (stop_.load()) return;

@@ -52,6 +52,17 @@ buffer::~buffer() {
   if (auto owner = owner_->owner_.lock()) owner->give_back(*owner_, bytes_);
 }
 
+void buffer::populate() const {
+  if (!data_) return;
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(data_, rounded_up(bytes_, page_bytes), MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (std::size_t b = 0; b < bytes_; b += page_bytes) {
+    volatile std::byte* page = data_ + b;
+    *page = std::byte{0};
+  }
+}
+
 std::shared_ptr<budget> budget::make(std::size_t limit_bytes) {
   return std::shared_ptr<budget>(new budget(limit_bytes));
 }

@@ -35,6 +35,10 @@ class buffer {
   std::size_t bytes() const { return bytes_; }
   explicit operator bool() const { return data_ != nullptr; }
 
+  /// Brings all pages in now. For memory that will be used whole: the page faults of its first use
+  /// then do not fall into somebody's measured work.
+  void populate() const;
+
   template <class T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};

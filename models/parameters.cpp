@@ -113,6 +113,7 @@ parameter_store::parameter_store(parameter_layout layout, parameter_use use, mem
     gradients_ = take("gradients");
     first_moments_ = take("moments");
     second_moments_ = take("moments");
+    for (const memory::buffer* b : {&gradients_, &first_moments_, &second_moments_}) b->populate();
   }
 }
 

@@ -1,8 +1,10 @@
 #pragma once
-// C (+)= A B for tiles that live in the first-level caches (attention and gated-delta tiles, up to a few hundred rows).
-// oneDNN's call overhead would cost more than such a product; this one is inlined into the kernel that needs it.
+// C (+)= A B for tiles that live in the first-level caches (attention and gated-delta tiles, up to
+// a few hundred rows). oneDNN's call overhead would cost more than such a product; this one is
+// inlined into the kernel that needs it.
 //
-// A is read one value at a time, so any strides will do and a transposed A costs nothing. B and C have contiguous rows.
+// A is read one value at a time, so any strides will do and a transposed A costs nothing. B and C
+// have contiguous rows.
 
 #include <longstraw/kernels/cpu/simd.hpp>
 
@@ -22,15 +24,11 @@ inline left_factor as_left_transposed(cmat a) { return {a.data, 1, a.stride}; }
 namespace detail {
 
 template <int Rows, int Vecs, bool Add, bool Part>
-inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride, left_factor a, const float* b,
-                                                       index b_stride, index depth, index last_part) {
+inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride, left_factor a,
+                                                       const float* b, index b_stride, index depth,
+                                                       index last_part) {
   using namespace simd;
-  vec acc[Rows][Vecs];
-  for (int r = 0; r < Rows; ++r)
-    for (int v = 0; v < Vecs; ++v) {
-      float* p = c + r * c_stride + v * lanes;
-      acc[r][v] = !Add ? vec{} : (Part && v == Vecs - 1) ? load_part(p, last_part) : load(p);
-    }
+  vec acc[Rows][Vecs] = {};
   for (index k = 0; k < depth; ++k) {
     vec row[Vecs];
     for (int v = 0; v < Vecs; ++v) {
@@ -46,46 +44,55 @@ inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride,
     for (int v = 0; v < Vecs; ++v) {
       float* p = c + r * c_stride + v * lanes;
       if (Part && v == Vecs - 1)
-        store_part(p, acc[r][v], last_part);
+        store_part(p, Add ? load_part(p, last_part) + acc[r][v] : acc[r][v], last_part);
       else
-        store(p, acc[r][v]);
+        store(p, Add ? load(p) + acc[r][v] : acc[r][v]);
     }
 }
 
-// Rows of a register block: with 32 vector registers, 6 x 4 accumulators, 4 of B and 1 of A fit.
-inline constexpr int block_rows = 6;
+// Rows of a register block. With 32 vector registers, 6 x 4 accumulators, 4 of B and 1 of A fit;
+// narrower blocks take more rows, and two of them make 16.
+template <int Vecs>
+inline constexpr int block_rows = Vecs == 4 ? 6 : 8;
+
+template <int Rows, int Vecs, bool Add, bool Part>
+inline void last_rows(mat c, left_factor a, cmat b, index column, index row, index last_part) {
+  if constexpr (Rows > 0) {
+    if (c.rows - row == Rows)
+      tile_kernel<Rows, Vecs, Add, Part>(c.row(row) + column, c.stride,
+                                         {a.data + row * a.row_stride, a.row_stride, a.col_stride},
+                                         b.data + column, b.stride, b.rows, last_part);
+    else
+      last_rows<Rows - 1, Vecs, Add, Part>(c, a, b, column, row, last_part);
+  }
+}
 
 template <int Vecs, bool Add, bool Part>
-inline void column_block(mat c, left_factor a, cmat b, index column, index depth, index last_part) {
+inline void column_block(mat c, left_factor a, cmat b, index column, index last_part) {
+  constexpr int rows = block_rows<Vecs>;
   index i = 0;
-  auto at = [&](index row) { return left_factor{a.data + row * a.row_stride, a.row_stride, a.col_stride}; };
-  for (; i + block_rows <= c.rows; i += block_rows)
-    tile_kernel<block_rows, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part);
-  switch (c.rows - i) {
-    case 5: tile_kernel<5, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
-    case 4: tile_kernel<4, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
-    case 3: tile_kernel<3, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
-    case 2: tile_kernel<2, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
-    case 1: tile_kernel<1, Vecs, Add, Part>(c.row(i) + column, c.stride, at(i), b.data + column, b.stride, depth, last_part); break;
-    default: break;
-  }
+  for (; i + rows <= c.rows; i += rows)
+    tile_kernel<rows, Vecs, Add, Part>(c.row(i) + column, c.stride,
+                                       {a.data + i * a.row_stride, a.row_stride, a.col_stride},
+                                       b.data + column, b.stride, b.rows, last_part);
+  last_rows<rows - 1, Vecs, Add, Part>(c, a, b, column, i, last_part);
 }
 
 template <bool Add>
 inline void tile_product(mat c, left_factor a, cmat b) {
   constexpr index wide = 4 * simd::lanes;
   index column = 0;
-  for (; column + wide <= c.cols; column += wide) column_block<4, Add, false>(c, a, b, column, b.rows, 0);
+  for (; column + wide <= c.cols; column += wide) column_block<4, Add, false>(c, a, b, column, 0);
   index rest = c.cols - column;
   if (rest >= 2 * simd::lanes) {
-    column_block<2, Add, false>(c, a, b, column, b.rows, 0);
+    column_block<2, Add, false>(c, a, b, column, 0);
     column += 2 * simd::lanes, rest -= 2 * simd::lanes;
   }
   if (rest >= simd::lanes) {
-    column_block<1, Add, false>(c, a, b, column, b.rows, 0);
+    column_block<1, Add, false>(c, a, b, column, 0);
     column += simd::lanes, rest -= simd::lanes;
   }
-  if (rest > 0) column_block<1, Add, true>(c, a, b, column, b.rows, rest);
+  if (rest > 0) column_block<1, Add, true>(c, a, b, column, rest);
 }
 
 }  // namespace detail

@@ -1,14 +1,14 @@
 #pragma once
-// An executor of its own for one test, bit-wise comparison, and memory that is reserved but not there.
+// An executor of its own for one test, bit-wise comparison, and memory that is reserved but not
+// there.
 
 #include <longstraw/kernels/executor.hpp>
-
-#include <sys/mman.h>
 
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
 #include <cstring>
+#include <sys/mman.h>
 
 namespace longstraw::testing {
 
@@ -22,14 +22,16 @@ struct runner {
 template <class A, class B>
 bool same_bits(const A& a, const B& b) {
   return std::size(a) == std::size(b) &&
-         (std::size(a) == 0 || std::memcmp(std::data(a), std::data(b), std::size(a) * sizeof(*std::data(a))) == 0);
+         (std::size(a) == 0 ||
+          std::memcmp(std::data(a), std::data(b), std::size(a) * sizeof(*std::data(a))) == 0);
 }
 
 /// Zero floats of which only touched pages exist: for offsets beyond 31 bits.
 class sparse_floats {
  public:
   explicit sparse_floats(index count) : bytes_(static_cast<std::size_t>(count) * sizeof(float)) {
-    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     REQUIRE(memory_ != MAP_FAILED);
   }
   ~sparse_floats() { munmap(memory_, bytes_); }
