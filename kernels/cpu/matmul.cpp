@@ -31,7 +31,7 @@ panels pack(left_factor f, index depth, index columns, float* out) {
 
 // Rows are taken a register block at a time; the results of the next one are fetched meanwhile.
 void product(mat c, left_factor a, cmat b, bool add) {
-  constexpr index step = detail::block_rows;
+  constexpr index step = detail::block_rows<4>;
   for (index r = 0; r < c.rows; r += step) {
     const index end = std::min(c.rows, r + step);
     for (index next = end; next < std::min(c.rows, end + step); ++next)
@@ -47,7 +47,7 @@ void product(mat c, left_factor a, cmat b, bool add) {
 // copy costs nothing beside the product.
 template <bool Add>
 void product_packing(mat c, left_factor a, cmat b, float* packed) {
-  constexpr int rows = detail::block_rows, vecs = 4;
+  constexpr int rows = detail::block_rows<4>, vecs = 4;
   constexpr index ahead = 8;
   vec sums[rows][vecs];
   for (int r = 0; r < rows; ++r)
@@ -77,7 +77,7 @@ void packed_right(mat c, left_factor a, left_factor b, index depth, bool add, sc
     for (index k = 0; k < depth; k += depth_block) {
       const index deep = std::min(depth_block, depth - k);
       const bool adding = add || k > 0;
-      const bool direct = b.col_stride == 1 && c.rows >= detail::block_rows;
+      const bool direct = b.col_stride == 1 && c.rows >= detail::block_rows<4>;
       panels right{packed, deep, whole_vecs(columns), b.col_stride == 1};
       if (!direct) right = pack(from(b, k, n), deep, columns, packed);
       for (index p = 0; p < columns; p += panel) {
@@ -92,8 +92,8 @@ void packed_right(mat c, left_factor a, left_factor b, index depth, bool add, sc
             product_packing<true>(to, left, source, copy);
           else
             product_packing<false>(to, left, source, copy);
-          to = to.row_range(detail::block_rows, to.rows);
-          left = from(left, detail::block_rows, 0);
+          to = to.row_range(detail::block_rows<4>, to.rows);
+          left = from(left, detail::block_rows<4>, 0);
         } else if (direct) {
           pack(from(b, k, n + p), deep, part.cols, packed + p * deep);
         }
