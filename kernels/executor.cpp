@@ -36,6 +36,10 @@ executor::~executor() {
   for (auto& w : workers_) w.join();
 }
 
+scratch& executor::local() {
+  return scratches_[inside_of == this ? static_cast<std::size_t>(inside_thread) : 0];
+}
+
 void executor::drain(int thread) {
   scratch& local = scratches_[static_cast<std::size_t>(thread)];
   const index mark = local.mark();

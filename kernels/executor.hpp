@@ -61,8 +61,8 @@ class executor {
     run(count, &body, [](void* f, index item, scratch& local) { (*static_cast<body_type*>(f))(item, local); });
   }
 
-  /// The calling thread's scratch, for work outside parallel_for.
-  scratch& local() { return scratches_[0]; }
+  /// The calling thread's scratch, for work outside parallel_for or around a loop inside an item.
+  scratch& local();
 
  private:
   using trampoline = void (*)(void*, index, scratch&);

@@ -1,7 +1,7 @@
 #pragma once
-// Linear layers in the layout of checkpoints: weight [out, in], y = x weight^T + bias. Products run on oneDNN, one
-// thread each, over blocks whose borders depend on the shapes alone: results have the same bits for any thread count.
-// All views may have row strides.
+// Linear layers in the layout of checkpoints: weight [out, in], y = x weight^T + bias. Products run on packed panels, one
+// thread each (on oneDNN where the project is not compiled for AVX-512), over blocks whose borders depend on the shapes
+// alone: results have the same bits for any thread count. All views may have row strides.
 
 #include <longstraw/kernels/executor.hpp>
 

@@ -1,7 +1,7 @@
 #pragma once
-// The only header that names CAF. It gives one spelling of what CAF 0.17 and 1.x spell differently:
-// typed signatures, sending, requests, watching other actors, start-up. Everything else in the
-// project is written once.
+// The only header that knows CAF's versions. It gives one spelling of what 0.17 and 1.x spell
+// differently: typed signatures, sending, requests, watching other actors, start-up. Everything
+// else in the project is written once.
 
 #include <longstraw/memory/error.hpp>
 

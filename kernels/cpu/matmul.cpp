@@ -31,7 +31,7 @@ panels pack(left_factor f, index depth, index columns, float* out) {
 
 // Rows are taken a register block at a time; the results of the next one are fetched meanwhile.
 void product(mat c, left_factor a, cmat b, bool add) {
-  constexpr index step = detail::block_rows;
+  constexpr index step = detail::block_rows<4>;
   for (index r = 0; r < c.rows; r += step) {
     const index end = std::min(c.rows, r + step);
     for (index next = end; next < std::min(c.rows, end + step); ++next)
@@ -47,11 +47,11 @@ void product(mat c, left_factor a, cmat b, bool add) {
 // copy costs nothing beside the product.
 template <bool Add>
 void product_packing(mat c, left_factor a, cmat b, float* packed) {
-  constexpr int rows = detail::block_rows, vecs = 4;
+  constexpr int rows = detail::block_rows<4>, vecs = 4;
   constexpr index ahead = 8;
   vec sums[rows][vecs];
-  for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < vecs; ++v) sums[r][v] = Add ? simd::load(c.row(r) + v * lanes) : vec{};
+  for (auto& row : sums)
+    for (vec& sum : row) sum = vec{};
   for (index k = 0; k < b.rows; ++k) {
     vec right[vecs];
     for (int v = 0; v < vecs; ++v) {
@@ -65,39 +65,81 @@ void product_packing(mat c, left_factor a, cmat b, float* packed) {
     }
   }
   for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < vecs; ++v) simd::store(c.row(r) + v * lanes, sums[r][v]);
+    for (int v = 0; v < vecs; ++v) {
+      float* to = c.row(r) + v * lanes;  // added last, as tile_product_add does: the same bits
+      simd::store(to, Add ? simd::load(to) + sums[r][v] : sums[r][v]);
+    }
 }
+
+// Rows of a left factor that is stored by columns are copied in strips: steps along its depth would
+// otherwise fall into few cache sets. A strip is a whole number of register blocks and of vectors.
+constexpr index strip_rows = 48;
+static_assert(strip_rows % detail::block_rows<4> == 0 && strip_rows % 16 == 0);
+
+// The left factor of one block of depth, in place or in strips.
+class left_block {
+ public:
+  left_block(left_factor a, index rows, index depth, float* strips) : a_(a), depth_(depth) {
+    if (a.col_stride == 1) return;
+    strips_ = strips;
+    for (index r = 0; r < rows; r += strip_rows)
+      for (index k = 0; k < depth; ++k)
+        for (index i = r; i < std::min(rows, r + strip_rows); i += lanes) {
+          const float* source = a.data + i + k * a.col_stride;
+          simd::store(strips + r * depth + k * strip_rows + i - r,
+                      i + lanes <= rows ? simd::load(source) : simd::load_part(source, rows - i));
+        }
+  }
+  left_factor at(index row) const {
+    if (!strips_) return from(a_, row, 0);
+    const index within = row % strip_rows;
+    return {strips_ + (row - within) * depth_ + within, 1, strip_rows};
+  }
+
+ private:
+  left_factor a_;
+  index depth_;
+  const float* strips_ = nullptr;
+};
 
 // c = a b with b packed: depth by depth, panel by panel.
 void packed_right(mat c, left_factor a, left_factor b, index depth, bool add, scratch& local) {
   const index mark = local.mark();
   float* packed = local.floats(columns_packed * depth_block).data();
-  for (index n = 0; n < c.cols; n += columns_packed) {
-    const index columns = std::min(columns_packed, c.cols - n);
-    for (index k = 0; k < depth; k += depth_block) {
-      const index deep = std::min(depth_block, depth - k);
-      const bool adding = add || k > 0;
-      const bool direct = b.col_stride == 1 && c.rows >= detail::block_rows;
+  float* strips =
+      a.col_stride == 1
+          ? nullptr
+          : local.floats(blocks_of(c.rows, strip_rows) * strip_rows * std::min(depth, depth_block))
+                .data();
+  const bool direct = b.col_stride == 1 && c.rows >= detail::block_rows<4>;
+  for (index k = 0; k < depth; k += depth_block) {
+    const index deep = std::min(depth_block, depth - k);
+    const bool adding = add || k > 0;
+    const left_block left(from(a, 0, k), c.rows, deep, strips);
+    for (index n = 0; n < c.cols; n += columns_packed) {
+      const index columns = std::min(columns_packed, c.cols - n);
       panels right{packed, deep, whole_vecs(columns), b.col_stride == 1};
       if (!direct) right = pack(from(b, k, n), deep, columns, packed);
       for (index p = 0; p < columns; p += panel) {
         cmat part = right.at(p);
         part.cols = std::min(part.cols, columns - p);
-        mat to = c.col_range(n + p, n + p + part.cols);
-        left_factor left = from(a, 0, k);
+        const mat to = c.col_range(n + p, n + p + part.cols);
+        index row = 0;
         if (direct && part.cols == panel) {
           const cmat source(from(b, k, n + p).data, deep, panel, b.row_stride);
           float* copy = packed + p * deep;
           if (adding)
-            product_packing<true>(to, left, source, copy);
+            product_packing<true>(to, left.at(0), source, copy);
           else
-            product_packing<false>(to, left, source, copy);
-          to = to.row_range(detail::block_rows, to.rows);
-          left = from(left, detail::block_rows, 0);
+            product_packing<false>(to, left.at(0), source, copy);
+          row = detail::block_rows<4>;
         } else if (direct) {
           pack(from(b, k, n + p), deep, part.cols, packed + p * deep);
         }
-        product(to, left, part, adding);
+        for (index end; row < c.rows; row = end) {
+          end = std::min(c.rows, (row / strip_rows + 1) * strip_rows);
+          product(to.row_range(row, end), left.at(row), part, adding);
+        }
       }
     }
   }
@@ -128,8 +170,10 @@ void turn(mat to, cmat tile, bool add) {
 // memory, and only the smaller factor is packed. Tiles of c^T are turned on their way out.
 void packed_left(mat c, left_factor a, left_factor b, index depth, bool add, scratch& local) {
   constexpr index columns_turned = 192;
+  constexpr index packed_left_floats = index{128} << 10;  // half of the second-level cache
   const index mark = local.mark();
-  const index rows_packed = std::min(columns_packed, blocks_of(c.rows, panel) * panel);
+  const index near = std::max<index>(1, packed_left_floats / (depth * panel)) * panel;
+  const index rows_packed = std::min({columns_packed, near, blocks_of(c.rows, panel) * panel});
   float* packed = local.floats(rows_packed * depth).data();
   const mat tile = local.matrix(columns_turned, panel);
   const left_factor left{b.data, b.col_stride, b.row_stride};
@@ -170,7 +214,7 @@ void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch
   if constexpr (lanes < 16) return matmul_library(c, a, b, depth, mode, local);
   if (b.col_stride == 1 && (c.rows <= rows_unpacked || depth <= depth_unpacked))
     return product(c, a, {b.data, depth, c.cols, b.row_stride}, add);
-  // The library's workspace grows with depth when the left factor is packed; beyond this it is cut.
+  // The packed left factor takes scratch for its whole depth; beyond this the product is cut.
   constexpr index depth_packed_left = 4096;
   if (b.col_stride != 1 && a.col_stride == 1 && c.rows <= 2 * c.cols) {
     for (index k = 0; k < depth; k += depth_packed_left)

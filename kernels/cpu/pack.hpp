@@ -42,7 +42,9 @@ inline void transpose(vec (&rows)[lanes]) {
 
 /// out: panels of `panel` columns, each [depth, panel]; column j is row(j), a pointer to depth
 /// values; zero beyond count, up to a whole vector.
-template <class Rows>
+/// Long rows far apart are more than the processor foresees: Ahead values of each are asked for
+/// early.
+template <index Ahead = 0, class Rows>
 inline void pack_transposed(float* out, const Rows& row, index count, index depth) {
   for (index j = 0; j < count; j += lanes) {
     float* column = out + j / panel * panel * depth + j % panel;
@@ -51,7 +53,10 @@ inline void pack_transposed(float* out, const Rows& row, index count, index dept
       const index valid = std::min<index>(lanes, count - j),
                   deep = std::min<index>(lanes, depth - k);
       if (valid == lanes && deep == lanes) {
-        for (index i = 0; i < lanes; ++i) square[i] = simd::load(row(j + i) + k);
+        for (index i = 0; i < lanes; ++i) {
+          if constexpr (Ahead > 0) __builtin_prefetch(row(j + i) + k + Ahead);
+          square[i] = simd::load(row(j + i) + k);
+        }
       } else {
         for (index i = 0; i < lanes; ++i)
           square[i] = i >= valid      ? vec{}

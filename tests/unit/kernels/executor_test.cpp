@@ -109,4 +109,15 @@ TEST_CASE("an executor's scratch is drawn from its arena and given back", "[unit
   CHECK(budget->current_bytes() == 0);
 }
 
+TEST_CASE("inside an item, local() is the scratch of the item's own thread", "[unit]") {
+  runner on(3);
+  std::atomic<int> entered{0}, same{0};
+  on.exec.parallel_for(3, [&](index, scratch& mine) {
+    ++entered;
+    while (entered < 3) std::this_thread::yield();  // so that each thread has one item
+    if (&on.exec.local() == &mine) ++same;
+  });
+  CHECK(same == 3);
+}
+
 }  // namespace longstraw::testing
