@@ -35,7 +35,8 @@ def main():
         print(f"{s['step']:4d}  {s['loss']:8.4f}  {s['reward_mean']:7.4f}  {s['grad_norm']:9.4f}  {s['entropy']:7.4f}"
               f"  {s['tokens']['prompt']:6d}  {s['tokens']['response']:8d}  {s['tokens_per_second']:8.0f}"
               f"  {s['seconds']['step']:7.2f}")
-    print("(the loss of a first step on its own samples is zero by definition: ratios are 1, advantages sum to 0)\n")
+    print("The loss is zero: old log-probabilities are the current ones, so ratios are 1 and advantages sum to zero.")
+    print("Its gradient is not.\n")
 
     rewards = lines_of(folder, "held_out.jsonl")[0]["rewards"]
     before, after = lines_of(folder, "scores_before.jsonl")[0], lines_of(folder, "scores_after.jsonl")[0]
