@@ -238,7 +238,12 @@ std::function<int()> command_line::parse(int argc, char** argv) {
     }
     std::string sentence = e.what();
     std::replace(sentence.begin(), sentence.end(), '\n', ' ');
-    throw usage_error(sentence);
+    std::string help = "longstraw";
+    for (const CLI::App* at = app_.get(); !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      help += " " + at->get_name();
+    }
+    throw usage_error(fmt::format("{}; see {} --help", sentence, help));
   }
   return chosen_;
 }

@@ -54,6 +54,9 @@ void check_output_file(const fs::path& file, const std::string& flag) {
   std::error_code failure;
   if (fs::is_directory(file, failure))
     fail(errc::bad_input, "{} {} is a folder; expected the name of a file", flag, file.string());
+  // Results take their place by a rename, which would replace the device itself.
+  if (fs::exists(file, failure) && !fs::is_regular_file(file, failure))
+    fail(errc::bad_input, "{} {} is no regular file and is not replaced", flag, file.string());
   check_writable(file);
 }
 

@@ -6,6 +6,7 @@
 #include "progress.hpp"
 #include "report.hpp"
 #include "tensors.hpp"
+#include "text_output.hpp"
 #include "training.hpp"
 
 #include <longstraw/models/files.hpp>
@@ -13,14 +14,16 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 namespace longstraw::program {
 namespace {
 
 namespace fs = std::filesystem;
 using clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t report_bytes_max = std::uint64_t{16} << 20;
 
 struct step_options {
   fs::path model, data, out, report;
@@ -49,9 +52,35 @@ double add_reference(models::group& g, const step_options& o, double temperature
   return since(begin);
 }
 
+/// An older result is replaced as a whole: it must hold what its report lists and nothing else, and
+/// no input of this step.
+void check_replaced(const step_options& o) {
+  for (const fs::path& input : {o.model, o.data, o.training.reference})
+    if (!inside(input, o.out, "x").empty())
+      fail(errc::bad_input, "{} lies in --out {}, which is replaced as a whole", input.string(),
+           o.out.string());
+  const fs::path report = o.out / "report.json";
+  if (!fs::exists(report)) return;
+  const nlohmann::json older =
+      nlohmann::json::parse(models::read_text(report, report_bytes_max), nullptr, false);
+  const auto files = older.is_object() ? older.value("files", nlohmann::json()) : nlohmann::json();
+  for (const auto& entry : fs::directory_iterator(o.out)) {
+    const std::string name = entry.path().filename().string();
+    if (std::find(files.begin(), files.end(), name) == files.end())
+      fail(errc::bad_input, "--out {} holds {}, which no step wrote there, and is not replaced",
+           o.out.string(), name);
+  }
+}
+
+void write_text(const fs::path& place, const std::string& text) {
+  fs::create_directories(place.parent_path());
+  models::write_all(models::open_for_writing(place).get(), place, text);
+}
+
 void write_results(const step_options& o, const loaded_model& policy,
-                   const actors::step_outcome& outcome, const std::string& report,
+                   const actors::step_outcome& outcome, nlohmann::ordered_json about,
                    trace_file& trace) {
+  std::string report;
   models::replace_folder(o.out, [&](const fs::path& fresh) {
     if (!outcome.skipped) {
       write_gradients(fresh / "gradients.safetensors", *policy.parameters);
@@ -59,16 +88,18 @@ void write_results(const step_options& o, const loaded_model& policy,
       fs::create_directory(fresh / "model");
       policy.files.write_files(fresh / "model", *policy.parameters);
     }
-    const fs::path place = fresh / "report.json";
-    const auto file = models::open_for_writing(place);
-    models::write_all(file.get(), place, report);
-    const fs::path other = inside(o.report, o.out, fresh);
-    if (!other.empty() && other != place) {
-      fs::create_directories(other.parent_path());
-      models::write_all(models::open_for_writing(other).get(), other, report);
-    }
     const fs::path trace_place = inside(o.machine.trace, o.out, fresh);
     if (!trace_place.empty()) trace.publish(trace_place);
+    const fs::path other = inside(o.report, o.out, fresh);
+    if (!other.empty()) write_text(other, "");
+    write_text(fresh / "report.json", "");
+
+    // Written last, because it lists all that lies beside it.
+    for (const auto& entry : fs::directory_iterator(fresh))
+      about["files"].push_back(entry.path().filename().string());
+    report = about.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    write_text(fresh / "report.json", report);
+    if (!other.empty()) write_text(other, report);
   });
   if (!o.report.empty() && inside(o.report, o.out, ".").empty())
     models::replace_file(o.report, report);
@@ -83,6 +114,7 @@ int run_step(const step_options& o) {
   if (!o.print_schedule) {
     if (o.out.empty()) throw usage_error("--out is required");
     check_output_folder(o.out, "report.json");
+    check_replaced(o);
     if (!o.report.empty()) check_output_file(o.report, "--report");
   }
   trace_file trace(o.print_schedule ? fs::path() : o.machine.trace);
@@ -108,8 +140,11 @@ int run_step(const step_options& o) {
 
   if (o.print_schedule) {
     const messages::schedule plan = runtime.step_schedule(g, step);
+    text_output out({});
+    std::string text;
     for (std::size_t n = 0; n < plan.entries.size(); ++n)
-      std::puts(messages::to_string(plan.entries[n], static_cast<index>(n)).c_str());
+      text += messages::to_string(plan.entries[n], static_cast<index>(n)) + "\n";
+    out.write(text);
     return 0;
   }
 
@@ -127,7 +162,7 @@ int run_step(const step_options& o) {
                            since(begin),
                            reference_seconds,
                            step_processor_seconds};
-  write_results(o, policy, outcome, as_json(report).dump(2) + "\n", trace);
+  write_results(o, policy, outcome, as_json(report), trace);
   if (outcome.skipped)
     progress_bar().line(
         fmt::format("{} was skipped: {}; the parameters are unchanged", g.name, skip_reason(g)));

@@ -101,6 +101,7 @@ class training_run {
     const index epoch = order_.epoch_of(at_.step);
     models::group g = groups_.read(number);
     progress_bar().set_title(fmt::format("step {}/{}", at_.step + 1, total_));
+    progress_bar().set_range(share(), 1.0 / static_cast<double>(total_));
     if (reference_) score_reference(g, reference_->runtime, settings_.loss.temperature);
     check_reference(g, settings_);
     const actors::step_outcome o =
@@ -143,6 +144,8 @@ class training_run {
     };
   }
 
+  double share() const { return static_cast<double>(at_.step) / static_cast<double>(total_); }
+
   static double tokens_per_second(const actors::step_outcome& o) {
     const double tokens = static_cast<double>(o.prompt_tokens + o.response_tokens);
     return o.seconds.step > 0 ? tokens / o.seconds.step : 0;
@@ -154,6 +157,7 @@ class training_run {
                                     : fmt::format("loss {:.5g}  reward {:.4g}  {:.0f} tokens/s",
                                                   o.loss, reward_mean(g), tokens_per_second(o));
     progress_bar().set_note(figures);
+    progress_bar().show(share(), "");
     if (::isatty(STDERR_FILENO) != 1)
       progress_bar().line(fmt::format("step {}/{}  {}", at_.step, total_, figures));
   }

@@ -14,7 +14,8 @@ namespace longstraw::kernels {
 void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
 /// The same on oneDNN, which brings kernels for every processor: used where the project is not
-/// compiled for AVX-512. Primitives and memory handles are kept by shape and thread.
+/// compiled for AVX-512, without the promise on bits. Primitives and memory handles are kept by
+/// shape and thread.
 void matmul_library(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
 }  // namespace longstraw::kernels

@@ -5,8 +5,12 @@
 
 #include <longstraw/models/safetensors.hpp>
 
+#include <chrono>
 #include <csignal>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <thread>
+#include <unistd.h>
 
 namespace longstraw::testing {
 namespace {
@@ -137,6 +141,26 @@ TEST_CASE("an output that cannot be written is refused before the step", "[progr
   CHECK_THAT(fails(p.step()), ContainsSubstring("/proc"));
 }
 
+TEST_CASE("replacing a result deletes nothing that is no result", "[program][negative]") {
+  place p;
+  succeeds(p.step());
+  const std::filesystem::path out = p.out;
+  const std::string data = write_file(out / "mine.jsonl", read_file(p.data)).string();
+  CHECK_THAT(fails(p.step()), ContainsSubstring("mine.jsonl"));
+  p.data = data;
+  CHECK_THAT(fails(p.step()), ContainsSubstring("lies in --out"));
+  CHECK(std::filesystem::exists(data));
+
+  const std::string trained = (out / "model").string();
+  std::string weights = read_file(out / "model" / "model.safetensors");
+  const auto at = weights.find("new-model");
+  REQUIRE(at != std::string::npos);
+  weights.replace(at, 9, "published");
+  write_file(out / "model" / "model.safetensors", weights);
+  CHECK_THAT(fails({"new-model", "--quiet", "--size", "tiny", "--out", trained}),
+             ContainsSubstring("not replaced"));
+}
+
 TEST_CASE("a budget that is too small is refused before the step starts", "[program][negative]") {
   const place p;
   CHECK_THAT(fails(p.step({"--memory", "1MiB"})), ContainsSubstring("1.0 MiB"));
@@ -166,6 +190,60 @@ TEST_CASE("a full disk leaves the older result as it was", "[program][negative]"
                    1, small_files),
              ContainsSubstring("cannot be written"));
   CHECK_FALSE(std::filesystem::exists(p.folder / "m"));
+}
+
+TEST_CASE("weights that are not finite end the step, and nothing is committed",
+          "[program][negative]") {
+  const place p;
+  const auto model = p.folder / "m";
+  std::filesystem::copy(p.model, model);
+  std::string bytes = read_file(model / "model.safetensors");
+  bytes.replace(bytes.size() - 4096, 4096, std::string(4096, '\xff'));  // NaN as F32
+  write_file(model / "model.safetensors", bytes);
+  CHECK_THAT(fails({"step", "--quiet", "--model", model.string(), "--data", p.data, "--out", p.out,
+                    "--trace", (p.folder / "t.json").string()}),
+             ContainsSubstring("nothing was committed"));
+  CHECK_FALSE(std::filesystem::exists(p.folder / "t.json"));
+  p.check_clean();
+}
+
+TEST_CASE("a stopped step says so and leaves nothing", "[program][negative]") {
+  const place p;
+  std::vector<std::string> all = p.step({"--threads", "1"});
+  all[5] = p.with_data(nlohmann::json{
+      {"prompt", std::string(200000, 'x')},
+      {"responses", {"a", "b"}},
+      {"rewards", {1, 0}}}.dump());
+  process run(all);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  REQUIRE(run.running());
+  run.send(SIGINT);
+  const finished f = run.wait();
+  CHECK(f.exit_code == 130);
+  CHECK_THAT(f.err, ContainsSubstring("stopped by SIGINT"));
+  p.check_clean();
+}
+
+TEST_CASE("output that is lost is noticed", "[program][negative]") {
+  const place p;
+  if (!std::filesystem::exists("/dev/full")) SKIP("this system has no /dev/full");
+  const auto into_full = [] {
+    if (::dup2(::open("/dev/full", O_WRONLY), STDOUT_FILENO) < 0) ::_exit(126);
+  };
+  CHECK_THAT(fails(p.step({"--print-schedule"}), 1, into_full),
+             ContainsSubstring("standard output"));
+  CHECK_THAT(fails({"score", "--quiet", "--model", p.model, "--data", p.data}, 1, into_full),
+             ContainsSubstring("standard output"));
+  CHECK_THAT(
+      fails({"generate", "--quiet", "--model", p.model, "--prompt", "a", "--out", "/dev/full"}),
+      ContainsSubstring("no regular file"));
+  const auto small_files = [] {
+    const rlimit limit{2'000, 2'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  };
+  CHECK_THAT(fails(p.step({"--trace", (p.folder / "t.json").string()}), 1, small_files),
+             ContainsSubstring("timeline"));
+  p.check_clean();
 }
 
 TEST_CASE("text for a checkpoint with a tokenizer points to the script that makes ids",

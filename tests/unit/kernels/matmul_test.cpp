@@ -53,6 +53,7 @@ TEST_CASE("both products equal plain sums for every storage of the factors", "[u
 }
 
 TEST_CASE("a row of a product has the same bits whatever rows are computed with it", "[unit]") {
+  if (simd::lanes < 16) SKIP("matmul runs on oneDNN here, which does not promise it");
   const index depth = 700, n = 130;
   const stored_factor a(200, depth, false, 1), b(depth, n, GENERATE(false, true), 2);
   runner on(1);
