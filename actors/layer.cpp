@@ -197,7 +197,7 @@ void layer::submit(const work_ptr& w, index part, bool last, const char* name,
 }
 
 void layer::operation_finished(const operation_done& m) {
-  if (m.job_number != job_number_ || !m.last) return;
+  if (m.job_number != job_number_) return;
   auto it = in_flight_.find(m.entry);
   LS_ASSERT(it != in_flight_.end(), "the lane finished an entry that this layer has not in flight");
   const work_ptr w = it->second;

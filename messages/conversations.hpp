@@ -191,12 +191,11 @@ struct pages_dropped {
 // ---- operation: layer, rank, optimizer -> lane
 // ----------------------------------------------------------------------
 
-/// lane -> whoever submitted.
+/// lane -> whoever submitted.  All operations of the entry are done.
 struct operation_done {
   trace_ctx ctx;
   index job_number = 0;
   index entry = 0;
-  bool last = true;  ///< the entry's last operation
 };
 /// lane -> whoever submitted.  The operation threw; the lane goes on with nothing of this job.
 struct operation_failed {
@@ -218,7 +217,7 @@ struct operation {
 };
 /// layer, rank, optimizer -> lane.  Run it when it is next: operations of a job run in order of
 /// (entry, part), `last` says that the entry has no further part. entry = -1: outside the schedule,
-/// run at once. answer: operation_done or operation_failed to reply_to.
+/// run at once. answer, to reply_to: operation_done after the last part, or operation_failed.
 struct submit_operation {
   trace_ctx ctx;
   index job_number = 0;
