@@ -319,10 +319,10 @@ class Bench:
 
     def memory(self):
         """Named peak by group size, and by prompt length."""
-        for model, prompts, groups in (("qwen35-bench-s", (4096, 16384, 65536), (2, 8)), ("qwen35-bench-m", (2048,), (2, 8))):
+        for model, prompts, groups in (("qwen35-bench-s", (4096, 16384, 32768), (2, 8)), ("qwen35-bench-m", (2048,), (2, 8))):
             folder, config = self.model(model)
             for prompt in prompts:
-                for group in groups if prompt < 65536 else (2,):
+                for group in groups if prompt < 32768 else (2,):
                     _, data = self.data(config, prompt, self.a.response, group)
                     r = self.ours(folder, data, 1)
                     line = {"kind": "memory", "model": model, "P": prompt, "G": group}
