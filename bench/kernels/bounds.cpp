@@ -54,6 +54,11 @@ void triad(float* to, const float* a, const float* b, index count) {
     simd::store(to + i, simd::load(a + i) + 3.0f * simd::load(b + i));
 }
 
+void update(float* to, index count) {
+  for (index i = 0; i + simd::lanes <= count; i += simd::lanes)
+    simd::store(to + i, 0.999f * simd::load(to + i));
+}
+
 bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   const index threads = p.on.threads();
   const index floats = static_cast<index>(bytes / 4) / threads / 768 * 768;  // a thread
@@ -65,7 +70,7 @@ bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   };
   const double whole = static_cast<double>(floats * threads) * 4;
   std::vector<float> kept(static_cast<std::size_t>(threads) * 16);
-  bandwidth_point point{whole, 0, 0, 0};
+  bandwidth_point point{whole};
   point.read = whole / seconds([&](float* m) {
                  kept[static_cast<std::size_t>((m - memory.data()) / floats * 16)] =
                      read_all(m, floats);
@@ -73,6 +78,7 @@ bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   point.copy = whole / seconds([&](float* m) { copy(m, m + floats / 2, floats / 2); });
   point.triad =
       whole / seconds([&](float* m) { triad(m, m + floats / 3, m + floats / 3 * 2, floats / 3); });
+  point.update = 2 * whole / seconds([&](float* m) { update(m, floats); });
   return point;
 }
 
@@ -122,8 +128,12 @@ machine_bounds measure_bounds(place p) {
 double machine_bounds::least_seconds(const work& w, std::string& bound) const {
   const double bytes = w.bytes_read + w.bytes_written;
   // Reading alone is the faster the more of the traffic it is; copy and triad are the mixed cases.
-  const double mixed = std::max(interpolated(bandwidth, bytes, &bandwidth_point::copy),
-                                interpolated(bandwidth, bytes, &bandwidth_point::triad));
+  const auto at = [&](double touched, double bandwidth_point::*of) {
+    return interpolated(bandwidth, touched, of);
+  };
+  const double mixed =
+      w.in_place ? at(w.bytes_read, &bandwidth_point::update)
+                 : std::max(at(bytes, &bandwidth_point::copy), at(bytes, &bandwidth_point::triad));
   const double read = interpolated(bandwidth, bytes, &bandwidth_point::read);
   const double traffic = w.bytes_written > 0.05 * bytes ? bytes / mixed : bytes / read;
   const double compute = w.flops / peak(), transcendental = w.exps / exps;
@@ -142,7 +152,8 @@ json as_json(const machine_bounds& b) {
     points.push_back({{"bytes", p.bytes},
                       {"read_gb_s", p.read * 1e-9},
                       {"copy_gb_s", p.copy * 1e-9},
-                      {"triad_gb_s", p.triad * 1e-9}});
+                      {"triad_gb_s", p.triad * 1e-9},
+                      {"update_gb_s", p.update * 1e-9}});
   return {{"threads", b.threads},
           {"peak_gflop_s", b.peak() * 1e-9},
           {"onednn_gflop_s", b.peak_library * 1e-9},

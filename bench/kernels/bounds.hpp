@@ -7,8 +7,10 @@
 namespace longstraw::bench {
 
 struct bandwidth_point {
-  double bytes = 0;                      ///< touched by one pass
-  double read = 0, copy = 0, triad = 0;  ///< bytes a second, each read and write counted once
+  double bytes = 0;  ///< touched by one pass
+  /// Bytes a second, each read and write counted once. What a store to memory that was not read
+  /// costs beyond that (the line is fetched first) shows between copy and update.
+  double read = 0, copy = 0, triad = 0, update = 0;
 };
 
 struct machine_bounds {

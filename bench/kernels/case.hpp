@@ -21,6 +21,7 @@ struct work {
   double bytes_read = 0;     ///< each input once
   double bytes_written = 0;  ///< each result once
   double exps = 0;           ///< exponentials
+  bool in_place = false;     ///< results are updated: their lines are in the caches when written
 };
 
 /// Where a case lives while it runs: an executor and the arena of its buffers.

@@ -87,7 +87,8 @@ prepared norm(place p, const sizes& n, index tokens, bool gradient) {
         width);
   forward();
   return make(
-      shape, {0, bytes_of({x.count(), d_out.count(), d_x.count()}), bytes_of({d_x.count()}), 0},
+      shape,
+      {0, bytes_of({x.count(), d_out.count(), d_x.count()}), bytes_of({d_x.count()}), 0, true},
       {d_x, d_w},
       [=, &on] {
         rms_norm_backward(d_x.as_heads(tokens, 1), d_w.span(), d_out.as_heads(tokens, 1),
@@ -242,7 +243,7 @@ prepared rotary(place p, const sizes& n, index tokens, bool gradient) {
   const double touched = bytes_of({tokens * h * turned});
   return make(
       {{"tokens", tokens}, {"heads", h}, {"width", n.head_dim}, {"turned", turned}},
-      {0, touched + bytes_of({angles.count()}), touched, 0}, {x},
+      {0, touched + bytes_of({angles.count()}), touched, 0, true}, {x},
       [=, &on] {
         if (gradient)
           rotary_backward(x.as_heads(tokens, h), angles.matrix(tokens), on);
@@ -417,7 +418,7 @@ prepared embedding(place p, const sizes& n, index tokens, bool gradient) {
         },
         1);
   return make(
-      shape, {0, 2 * one, one, 0}, {d_table},
+      shape, {0, 2 * one, one, 0, true}, {d_table},
       [=, &on] { embedding_backward(d_table.matrix(n.vocabulary), d_out.matrix(tokens), ids, on); },
       [=] {
         std::vector<doubles> want{zeros(d_table)};

@@ -49,6 +49,7 @@ prepared prepare(place p, layer l, index rows, pass which, library by) {
     case pass::backward_weight:
       c.cost.bytes_read = bytes_of({rows * l.in, rows * l.out, touched_weight});
       c.cost.bytes_written = bytes_of({touched_weight});
+      c.cost.in_place = true;
       break;
   }
   if (by == library::own)
