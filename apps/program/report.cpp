@@ -61,6 +61,7 @@ json as_json(const step_report& r) {
         {"reference", r.reference_seconds},
         {"total", r.total_seconds}}},
       {"processor_seconds", processor_seconds()},
+      {"step_processor_seconds", r.step_processor_seconds},
       {"peak_bytes", peaks},
       {"peak_bytes_total", r.budget.peak_bytes()},
       {"process_peak_bytes", memory::process_peak_bytes()},

@@ -15,8 +15,9 @@ struct step_report {
   const machine_options& machine;
   const memory::budget& budget;
   index seed = 0;
-  double total_seconds = 0;      ///< from the start of the command to the report
-  double reference_seconds = 0;  ///< scoring with the reference model
+  double total_seconds = 0;           ///< from the start of the command to the report
+  double reference_seconds = 0;       ///< scoring with the reference model
+  double step_processor_seconds = 0;  ///< user and system time of the step alone
 };
 
 nlohmann::ordered_json as_json(const step_report& r);

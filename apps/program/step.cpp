@@ -31,6 +31,7 @@ struct step_options {
   index optimizer_step = 1;
   index seed = 0;
   bool print_schedule = false;
+  bool separate_score = false;
   training_options training;
   machine_options machine;
 };
@@ -108,7 +109,8 @@ void write_results(const step_options& o, const loaded_model& policy,
 int run_step(const step_options& o) {
   const auto begin = clock::now();
   const training_settings settings = o.training.settings();
-  const actors::step_settings step{settings.loss, settings.optimizer, o.optimizer_step};
+  const actors::step_settings step{settings.loss, settings.optimizer, o.optimizer_step,
+                                   o.separate_score};
   if (!o.print_schedule) {
     if (o.out.empty()) throw usage_error("--out is required");
     check_output_folder(o.out, "report.json");
@@ -146,11 +148,20 @@ int run_step(const step_options& o) {
     return 0;
   }
 
+  const double processor_before = processor_seconds();
   const actors::step_outcome outcome = runtime.step(g, step);
+  const double step_processor_seconds = processor_seconds() - processor_before;
   runtime.close_timeline();
   progress_bar().clear();
-  const step_report report{outcome,        g,      settings,     o.machine,
-                           *memory.budget, o.seed, since(begin), reference_seconds};
+  const step_report report{outcome,
+                           g,
+                           settings,
+                           o.machine,
+                           *memory.budget,
+                           o.seed,
+                           since(begin),
+                           reference_seconds,
+                           step_processor_seconds};
   write_results(o, policy, outcome, as_json(report), trace);
   if (outcome.skipped)
     progress_bar().line(
@@ -185,6 +196,9 @@ void add_step(command_line& line) {
   opts.path("--report", o->report, "write the report to this file too");
   opts.toggle("--print-schedule", o->print_schedule,
               "print the step's schedule, a line an operation, and run nothing");
+  opts.toggle("--separate-score", o->separate_score,
+              "score the responses before the replay, which otherwise gives the old "
+              "log-probabilities too, with the same bits");
   o->training.declare(opts);
   o->machine.declare(opts);
   opts.whole("--seed", o->seed, 0, std::numeric_limits<index>::max(),

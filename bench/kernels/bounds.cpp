@@ -1,0 +1,156 @@
+#include "bounds.hpp"
+
+#include "measure.hpp"
+#include "tensor.hpp"
+
+#include <longstraw/kernels/cpu/matmul.hpp>
+#include <longstraw/kernels/cpu/simd.hpp>
+
+#include <cmath>
+
+namespace longstraw::bench {
+namespace {
+
+using namespace kernels;
+namespace simd = kernels::simd;
+
+measure_settings settings_of(place p) {
+  measure_settings s;
+  s.seconds = 0.15;
+  s.warm_up = 0.02;
+  s.thread_clock = p.on.threads() == 1;
+  return s;
+}
+
+using product = void (*)(mat, left_factor, left_factor, index, into, scratch&);
+
+// Each thread multiplies matrices of its own: the peak of all cores at once.
+double flops_of(place p, product multiply, index n) {
+  const index threads = p.on.threads();
+  const tensor a(p, threads * n * n, 1), b(p, threads * n * n, 2), c(p, threads * n * n);
+  const auto part = [&](const tensor& t, index i) { return mat(t.data() + i * n * n, n, n); };
+  const timing t = measure(settings_of(p), [&] {
+    p.on.parallel_for(threads, [&](index i, scratch& local) {
+      multiply(part(c, i), as_left(part(a, i)), as_left(part(b, i)), n, into::write, local);
+    });
+  });
+  return 2.0 * static_cast<double>(threads * n * n * n) / t.min;
+}
+
+// Four running vectors hide the latency of the addition.
+float read_all(const float* a, index count) {
+  simd::vec sums[8] = {};
+  for (index i = 0; i + 8 * simd::lanes <= count; i += 8 * simd::lanes)
+    for (index u = 0; u < 8; ++u) sums[u] += simd::load(a + i + u * simd::lanes);
+  for (index u = 1; u < 8; ++u) sums[0] += sums[u];
+  return sums[0][0];
+}
+void copy(float* to, const float* a, index count) {
+  for (index i = 0; i + simd::lanes <= count; i += simd::lanes)
+    simd::store(to + i, simd::load(a + i));
+}
+void triad(float* to, const float* a, const float* b, index count) {
+  for (index i = 0; i + simd::lanes <= count; i += simd::lanes)
+    simd::store(to + i, simd::load(a + i) + 3.0f * simd::load(b + i));
+}
+
+bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
+  const index threads = p.on.threads();
+  const index floats = static_cast<index>(bytes / 4) / threads / 768 * 768;  // a thread
+  const auto seconds = [&](auto&& body) {
+    const timing t = measure(settings_of(p), [&] {
+      p.on.parallel_for(threads, [&](index i, scratch&) { body(memory.data() + i * floats); });
+    });
+    return t.min;
+  };
+  const double whole = static_cast<double>(floats * threads) * 4;
+  std::vector<float> kept(static_cast<std::size_t>(threads) * 16);
+  bandwidth_point point{whole, 0, 0, 0};
+  point.read = whole / seconds([&](float* m) {
+                 kept[static_cast<std::size_t>((m - memory.data()) / floats * 16)] =
+                     read_all(m, floats);
+               });
+  point.copy = whole / seconds([&](float* m) { copy(m, m + floats / 2, floats / 2); });
+  point.triad =
+      whole / seconds([&](float* m) { triad(m, m + floats / 3, m + floats / 3 * 2, floats / 3); });
+  return point;
+}
+
+double exps_of(place p) {
+  const index threads = p.on.threads(), count = 2048;
+  const tensor memory(p, threads * count, 3);
+  const timing t = measure(settings_of(p), [&] {
+    p.on.parallel_for(threads, [&](index i, scratch&) {
+      float* m = memory.data() + i * count;
+      for (int repeat = 0; repeat < 64; ++repeat)
+        for (index j = 0; j < count; j += simd::lanes)
+          simd::store(m + j, simd::exp(-simd::load(m + j)));
+    });
+  });
+  return static_cast<double>(threads * count * 64) / t.min;
+}
+
+double interpolated(const std::vector<bandwidth_point>& points, double bytes,
+                    double bandwidth_point::*of) {
+  if (bytes <= points.front().bytes) return points.front().*of;
+  for (std::size_t i = 1; i < points.size(); ++i)
+    if (bytes <= points[i].bytes) {
+      const bandwidth_point &a = points[i - 1], &b = points[i];
+      const double share = std::log(bytes / a.bytes) / std::log(b.bytes / a.bytes);
+      return a.*of + share * (b.*of - a.*of);
+    }
+  return points.back().*of;
+}
+
+}  // namespace
+
+machine_bounds measure_bounds(place p) {
+  machine_bounds b;
+  b.threads = p.on.threads();
+  for (index n : {256, 384, 512, 768, 1024, 1536, 2048}) {
+    const double library = flops_of(p, matmul_library, n), own = flops_of(p, matmul, n);
+    if (library > b.peak_library) b.peak_library = library, b.size_library = n;
+    if (own > b.peak_own) b.peak_own = own, b.size_own = n;
+  }
+  const tensor memory(p, index{64} << 20, 4);
+  for (double kib = 32; kib <= 262144; kib *= 2)
+    b.bandwidth.push_back(bandwidth_at(p, memory, kib * 1024));
+  b.exps = exps_of(p);
+  return b;
+}
+
+double machine_bounds::least_seconds(const work& w, std::string& bound) const {
+  const double bytes = w.bytes_read + w.bytes_written;
+  // Reading alone is the faster the more of the traffic it is; copy and triad are the mixed cases.
+  const double mixed = std::max(interpolated(bandwidth, bytes, &bandwidth_point::copy),
+                                interpolated(bandwidth, bytes, &bandwidth_point::triad));
+  const double read = interpolated(bandwidth, bytes, &bandwidth_point::read);
+  const double traffic = w.bytes_written > 0.05 * bytes ? bytes / mixed : bytes / read;
+  const double compute = w.flops / peak(), transcendental = w.exps / exps;
+  bound = "bandwidth";
+  double least = traffic;
+  if (compute + transcendental > least) {
+    least = compute + transcendental;
+    bound = compute >= transcendental ? "peak" : "exp";
+  }
+  return least;
+}
+
+json as_json(const machine_bounds& b) {
+  json points = json::array();
+  for (const bandwidth_point& p : b.bandwidth)
+    points.push_back({{"bytes", p.bytes},
+                      {"read_gb_s", p.read * 1e-9},
+                      {"copy_gb_s", p.copy * 1e-9},
+                      {"triad_gb_s", p.triad * 1e-9}});
+  return {{"threads", b.threads},
+          {"peak_gflop_s", b.peak() * 1e-9},
+          {"onednn_gflop_s", b.peak_library * 1e-9},
+          {"onednn_size", b.size_library},
+          {"own_gflop_s", b.peak_own * 1e-9},
+          {"own_size", b.size_own},
+          {"exp_g_s", b.exps * 1e-9},
+          {"bandwidth", points}};
+}
+
+}  // namespace longstraw::bench

@@ -1,0 +1,29 @@
+#pragma once
+// What the machine can do, measured in the same run as the cases: floating point operations a
+// second of matrix products, bytes a second by the size of what is touched, exponentials a second.
+
+#include "case.hpp"
+
+namespace longstraw::bench {
+
+struct bandwidth_point {
+  double bytes = 0;                      ///< touched by one pass
+  double read = 0, copy = 0, triad = 0;  ///< bytes a second, each read and write counted once
+};
+
+struct machine_bounds {
+  int threads = 1;
+  double peak_library = 0, peak_own = 0;  ///< best of the sizes, flops a second
+  index size_library = 0, size_own = 0;   ///< where that was
+  double exps = 0;
+  std::vector<bandwidth_point> bandwidth;
+
+  double peak() const { return std::max(peak_library, peak_own); }
+  /// The least seconds that the work may take, and which bound that is.
+  double least_seconds(const work& w, std::string& bound) const;
+};
+
+machine_bounds measure_bounds(place p);
+json as_json(const machine_bounds& b);
+
+}  // namespace longstraw::bench
