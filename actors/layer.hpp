@@ -1,16 +1,16 @@
 #pragma once
 // One layer on one rank: its program, its conditional state, and the passes that run through it.
 //
-// receives  run_entry, release_job (from its rank); operation_done, operation_failed (from the
-// lane) sends     reserve_pages, lease_pages, return_pages, drop_pages (page store);
-// submit_operation (lane);
-//           entry_done, entry_failed (rank)
+// receives  run_entry, release_job (rank); operation_done, operation_failed (lane)
+// sends     reserve_pages, lease_pages, return_pages, drop_pages (page store);
+//           submit_operation (lane); entry_done, entry_failed (rank)
 // owns      the recurrent state of the captured prompt and of each sample; pages lie with the page
-// store
+//           store
 //
 //   LY-1  An operation that touches pages is submitted only under a lease, returned when the
-//   entry's last one is done. LY-2  A backward entry reuses the pass, and the lease, of its forward
-//   entry. LY-3  The captured state is changed by capture entries only.
+//         entry's last one is done.
+//   LY-2  A backward entry reuses the pass, and the lease, of its forward entry.
+//   LY-3  The captured state is changed by capture entries only.
 
 #include <longstraw/actors/actor_base.hpp>
 

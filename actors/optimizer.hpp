@@ -1,10 +1,11 @@
 #pragma once
 // The optimizer of one rank: its gradients, moments and weights, and the transaction over them.
 //
-// receives  begin_step, prepare_step, commit_step, abort_step (supervisor); operation_done,
-// operation_failed (lane) sends     submit_operation (lane); step_begun, vote, step_committed,
-// fault (supervisor) owns      nothing but the right to change weights: kernels run in the lane,
-// memory is the parameter store's
+// receives  begin_step, prepare_step, commit_step, abort_step (supervisor);
+//           operation_done, operation_failed (lane)
+// sends     submit_operation (lane); step_begun, vote, step_committed, fault (supervisor)
+// owns      nothing but the right to change weights: kernels run in the lane, memory is the
+//           parameter store's
 //
 //   OP-1  Weights and moments change in commit_step only, after a yes vote for the same job.
 //   OP-2  Gradients are zero when step_begun is sent, whatever became of the step before.

@@ -2,14 +2,16 @@
 // One rank: moves hidden states through its layers in the order of the schedule, and runs
 // embedding, head and loss.
 //
-// receives  run_phase, release_job (supervisor); entry_done, entry_failed (layers); operation_done,
-// operation_failed (lane) sends     run_entry (layers); submit_operation, begin_lane_job (lane);
-// phase_done, response_replayed, fault (supervisor) owns      the workspace that passes use in turn
+// receives  run_phase, release_job (supervisor); entry_done, entry_failed (layers);
+//           operation_done, operation_failed (lane)
+// sends     run_entry, release_job (layers); submit_operation, begin_lane_job (lane);
+//           phase_done, response_replayed, fault (supervisor)
+// owns      the workspace that passes use in turn
 //
 //   RK-1  Entries are issued in order, at most `window` ahead of the oldest unfinished one.
 //   RK-2  response_replayed is sent once for a response, after its embed_backward.
 //   RK-3  A job's workspace is freed or reused only after the lane said that nothing of the job
-//   runs.
+//         runs.
 
 #include <longstraw/actors/actor_base.hpp>
 #include <longstraw/actors/plan.hpp>

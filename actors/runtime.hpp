@@ -1,12 +1,15 @@
 #pragma once
 // The library's front door: a model on one rank, and the jobs that run on it. Blocking calls for
-// programs; everything behind them is actors.
+// programs; everything behind them is actors. The README shows a whole program.
 //
 //   auto budget = memory::budget::make(0);
-//   auto store  = std::make_shared<models::parameter_store>(checkpoint.layout(),
-//   models::parameter_use::train, *budget); checkpoint.read_weights(*store); actors::runtime
-//   runtime({}, std::make_shared<models::language_model>(checkpoint.config(), store), budget); auto
-//   outcome = runtime.step(group, {.loss = {...}, .optimizer = {...}});
+//   models::checkpoint files("model");
+//   auto store = std::make_shared<models::parameter_store>(
+//       files.layout(), models::parameter_use::train, *budget);
+//   files.read_weights(*store);
+//   auto model = std::make_shared<models::language_model>(files.config(), store);
+//   actors::runtime runtime({}, model, budget);
+//   auto outcome = runtime.step(group, {});
 
 #include <longstraw/actors/environment.hpp>
 #include <longstraw/memory/arena.hpp>

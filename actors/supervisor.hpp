@@ -2,18 +2,16 @@
 // Drives a job through its phases and its transaction, keeps the ledger, and watches every other
 // actor.
 //
-// receives  run_job, cancel_job (program); phase_done, response_replayed (ranks); step_begun, vote,
-// step_committed
-//           (optimizer); fault (any); watchdog_tick (itself)
+// receives  run_job, cancel_job (program); phase_done, response_replayed (rank);
+//           step_begun, vote, step_committed (optimizer); fault (any); watchdog_tick (itself)
 // sends     run_phase, release_job (rank); begin_step, prepare_step, commit_step, abort_step
-// (optimizer);
-//           job_done (program)
+//           (optimizer); job_done (program)
 // owns      the state machine of the step and its ledger
 //
 //   SV-1  job_done is sent exactly once for every run_job.
 //   SV-2  commit_step is sent only after a yes vote and with every expected contribution in the
-//   ledger, each once. SV-3  After another actor has ended, every job fails with that actor's
-//   cause.
+//         ledger, each once.
+//   SV-3  After another actor has ended, every job fails with that actor's cause.
 //
 //   idle -> beginning -> running (phase by phase) -> preparing -> committing -> releasing -> idle
 //   any failure on the way: abort_step, releasing, job_done{failed}

@@ -4,8 +4,8 @@
 //
 //   [
 //   {"ph":"M","pid":1,"tid":3,"name":"thread_name","args":{"name":"rank 0 lane"}},
-//   {"ph":"X","pid":1,"tid":3,"ts":12.5,"dur":840.1,"cat":"operation","name":"forward_layer
-//   attend",
+//   {"ph":"X","pid":1,"tid":3,"ts":12.5,"dur":840.1,"cat":"operation",
+//    "name":"forward_layer attend",
 //    "args":{"span":71,"cause":64,"queued_us":3.1,"step":1,"entry":40,"layer":3,"response":2}},
 //   {"ph":"X","pid":1,"tid":2,"ts":10.1,"dur":2.0,"cat":"message","name":"run_entry","args":{...}},
 //   {"ph":"s","pid":1,"tid":1,"ts":9.8,"id":64,"cat":"message","name":"run_entry"},

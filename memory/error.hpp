@@ -5,7 +5,7 @@
 // Three kinds of trouble are kept apart. A bug stops the process with LS_ASSERT, in release builds
 // too. An expected failure (bad input, no budget, a gradient that is not finite) is a
 // longstraw::error. The end of an actor or a device is a reason that climbs to the supervisor
-// (messages/fault.hpp).
+// (messages/conversations.hpp).
 
 #include <fmt/format.h>
 

@@ -22,7 +22,6 @@ using rank_id = index;
 using page_id = std::int64_t;
 
 // ---- job: program <-> supervisor
-// ------------------------------------------------------------------------------------
 
 /// supervisor -> program.  The job is over: results are complete, or `failed` says why; nothing of
 /// a failed job is committed.
@@ -37,8 +36,8 @@ struct job_done {
 
 using job_listener = typed_actor<caf::result<void>(job_done)>;
 /// program -> supervisor.  Run all phases of the job and, if it commits, the transaction.
-/// answer: job_done, exactly once.  order: one job at a time; a second is answered with
-/// errc::bad_input.
+/// answer:  job_done, exactly once.
+/// order:   one job at a time; a second is answered with errc::bad_input.
 struct run_job {
   trace_ctx ctx;
   job_ptr what;
@@ -56,7 +55,6 @@ struct watchdog_tick {
 };
 
 // ---- fault: any actor -> supervisor
-// ---------------------------------------------------------------------------------
 
 /// Something failed that the sender cannot mend. The supervisor ends the job; the cause travels
 /// unchanged.
@@ -68,7 +66,6 @@ struct fault {
 };
 
 // ---- phase: supervisor <-> rank
-// -------------------------------------------------------------------------------------
 
 /// rank -> supervisor.
 struct phase_done {
@@ -78,7 +75,8 @@ struct phase_done {
   phase which = phase::capture;
 };
 /// rank -> supervisor.  This rank's part of that response's gradient is complete: an entry of the
-/// ledger. repeat: a second one for the same (response, rank) is a fault.
+/// ledger.
+/// repeat:  a second one for the same (response, rank) is a fault.
 struct response_replayed {
   trace_ctx ctx;
   rank_id rank = 0;
@@ -88,7 +86,8 @@ struct response_replayed {
 using phase_listener = typed_actor<caf::result<void>(phase_done),
                                    caf::result<void>(response_replayed), caf::result<void>(fault)>;
 /// supervisor -> rank.  Run the schedule entries of one phase.
-/// answer: phase_done, or fault.  order: phases of a job in sequence.
+/// answer:  phase_done, or fault.
+/// order:   phases of a job in sequence.
 struct run_phase {
   trace_ctx ctx;
   job_ptr what;
@@ -96,8 +95,9 @@ struct run_phase {
   phase_listener reply_to;
 };
 /// supervisor -> rank -> layers.  The job is over, well or not: drop its passes, queues and
-/// captured state. answer: job_released, when nothing of the job is in memory any more.  repeat:
-/// safe.
+/// captured state.
+/// answer:  job_released, when nothing of the job is in memory any more.
+/// repeat:  safe.
 struct release_job {
   trace_ctx ctx;
   index job_number = 0;
@@ -108,7 +108,6 @@ struct job_released {
 };
 
 // ---- entry: rank <-> layer
-// ------------------------------------------------------------------------------------------
 
 /// layer -> rank.
 struct entry_done {
@@ -128,8 +127,9 @@ struct entry_failed {
 using entry_listener = typed_actor<caf::result<void>(entry_done), caf::result<void>(entry_failed)>;
 
 /// rank -> layer.  Run one schedule entry of this layer: get its pages, submit its operations to
-/// the lane. answer: entry_done or entry_failed.  order: entries in order of number; the next may
-/// arrive while this one waits.
+/// the lane.
+/// answer:  entry_done or entry_failed.
+/// order:   entries in order of number; the next may arrive while this one waits.
 struct run_entry {
   trace_ctx ctx;
   index number = 0;
@@ -138,7 +138,6 @@ struct run_entry {
   entry_listener reply_to;
 };
 // ---- page: layer <-> page store
-// -------------------------------------------------------------------------------------
 
 /// Whose pages: a prompt's captured state (sample = -1) or the tokens of one generated sample.
 struct page_owner {
@@ -148,7 +147,8 @@ struct page_owner {
   auto operator<=>(const page_owner&) const = default;
 };
 /// layer -> page store.  Make room for `tokens` tokens.
-/// answer: pages_reserved, or errc::over_budget.  repeat: not allowed for the same owner.
+/// answer:  pages_reserved, or errc::over_budget.
+/// repeat:  not allowed for the same owner.
 struct reserve_pages {
   trace_ctx ctx;
   page_owner owner;
@@ -161,8 +161,9 @@ struct pages_reserved {
   page_owner owner;
 };
 /// layer -> page store.  Right to read and write an owner's pages until returned; the store keeps
-/// them where they are. answer: pages_leased, or errc::bad_input if the owner has no pages
-/// (dropped, or of an older policy version).
+/// them where they are.
+/// answer:  pages_leased, or errc::bad_input if the owner has no pages (dropped, or of an older
+///          policy version).
 struct lease_pages {
   trace_ctx ctx;
   page_owner owner;
@@ -172,13 +173,15 @@ struct pages_leased {
   page_owner owner;
   std::shared_ptr<const std::vector<float*>> data;  ///< one pointer a page, in order of position
 };
-/// layer -> page store.  answer: none.
+/// layer -> page store.
+/// answer:  none.
 struct return_pages {
   trace_ctx ctx;
   page_owner owner;
 };
 /// layer -> page store.  Free the pages of that job and layer, samples included, once no lease is
-/// out. answer: pages_dropped.
+/// out.
+/// answer:  pages_dropped.
 struct drop_pages {
   trace_ctx ctx;
   index job_number = 0;
@@ -189,7 +192,6 @@ struct pages_dropped {
 };
 
 // ---- operation: layer, rank, optimizer -> lane
-// ----------------------------------------------------------------------
 
 /// lane -> whoever submitted.  All operations of the entry are done.
 struct operation_done {
@@ -217,7 +219,8 @@ struct operation {
 };
 /// layer, rank, optimizer -> lane.  Run it when it is next: operations of a job run in order of
 /// (entry, part), `last` says that the entry has no further part. entry = -1: outside the schedule,
-/// run at once. answer, to reply_to: operation_done after the last part, or operation_failed.
+/// run at once.
+/// answer:  to reply_to, operation_done after the last part, or operation_failed.
 struct submit_operation {
   trace_ctx ctx;
   index job_number = 0;
@@ -229,7 +232,8 @@ struct submit_operation {
   operation_listener reply_to;
 };
 /// rank -> lane.  Operations of another job are dropped from now on; entry 0 is next. Job 0 is no
-/// job. answer: lane_ready: no operation of another job runs or will run.
+/// job.
+/// answer:  lane_ready: no operation of another job runs or will run.
 struct begin_lane_job {
   trace_ctx ctx;
   index job_number = 0;
@@ -245,7 +249,6 @@ struct run_next_operation {
 };
 
 // ---- commit: supervisor <-> optimizer
-// -------------------------------------------------------------------------------
 
 /// optimizer -> supervisor.  Gradients are zero.
 struct step_begun {
@@ -270,38 +273,40 @@ struct step_committed {
 };
 using commit_listener = typed_actor<caf::result<void>(step_begun), caf::result<void>(vote),
                                     caf::result<void>(step_committed), caf::result<void>(fault)>;
-/// supervisor -> optimizer.  Clear the gradients of an earlier step.  answer: step_begun.
+/// supervisor -> optimizer.  Clear the gradients of an earlier step.
+/// answer:  step_begun.
 struct begin_step {
   trace_ctx ctx;
   job_ptr what;
   commit_listener reply_to;
 };
-/// supervisor -> optimizer.  Check that the gradients are finite, compute the norm.  answer: vote.
+/// supervisor -> optimizer.  Check that the gradients are finite, compute the norm.
+/// answer:  vote.
 struct prepare_step {
   trace_ctx ctx;
   index job_number = 0;
 };
-/// supervisor -> optimizer.  All voted yes: update parameters and moments.  answer: step_committed.
+/// supervisor -> optimizer.  All voted yes: update parameters and moments.
+/// answer:  step_committed.
 struct commit_step {
   trace_ctx ctx;
   index job_number = 0;
 };
-/// supervisor -> optimizer.  The step is void; its gradients are cleared before the next.  answer:
-/// none.
+/// supervisor -> optimizer.  The step is void; its gradients are cleared before the next.
+/// answer:  none.
 struct abort_step {
   trace_ctx ctx;
   index job_number = 0;
 };
 
 // ---- timeline: tracer <-> itself and program
-// ------------------------------------------------------------------------
 
 /// tracer -> itself.  Move records from the timeline's buffer to the file.
 struct flush_timeline {
   trace_ctx ctx;
 };
-/// program -> tracer.  Write what is left and complete the file.  answer: timeline_closed, or
-/// errc::io_failed.
+/// program -> tracer.  Write what is left and complete the file.
+/// answer:  timeline_closed, or errc::io_failed.
 struct close_timeline {
   trace_ctx ctx;
 };

@@ -2,9 +2,10 @@
 // A decoder layer with full attention: Llama, Qwen3 (q/k norm) and the attention layers of Qwen3.5
 // (q/k norm, partial rotary, output gate).
 //
-//   project   n = norm(hidden)    q | k | v = n W^T    q, k = rotary(norm(q)), rotary(norm(k)) k, v
-//   to pages attend    out, lse = attention(q, keys and values of pages and pass) output    hidden
-//   += (out sigmoid(gate)) W_o^T    hidden += feed_forward(hidden)
+//   project   n = norm(hidden)    q | k | v = n W^T    q, k = rotary(norm(q)), rotary(norm(k))
+//             k, v to pages
+//   attend    out, lse = attention(q, keys and values of pages and pass)
+//   output    hidden += (out sigmoid(gate)) W_o^T    hidden += feed_forward(hidden)
 //
 // Its state is one key and one value per kv head and token (kv_pages.hpp).
 

@@ -1,10 +1,10 @@
 #pragma once
 // Groups of prompt and responses from files: JSON lines, or the batch.safetensors of a golden case.
 //
-// A line of JSON: {"prompt": text | "prompt_ids": [..], "responses": [text..] | "response_ids":
-// [[..]..],
-//  "rewards": [..], optional "advantages": [..], "old_logprobs": [[..]..], "ref_logprobs":
-//  [[..]..]}.
+// A line of JSON:
+//   {"prompt": text | "prompt_ids": [..], "responses": [text..] | "response_ids": [[..]..],
+//    "rewards": [..],
+//    optional "advantages": [..], "old_logprobs": [[..]..], "ref_logprobs": [[..]..]}
 // Text becomes bytes (token = byte value) when the checkpoint has no tokenizer.
 
 #include <longstraw/models/config.hpp>

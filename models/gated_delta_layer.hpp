@@ -2,8 +2,9 @@
 // A gated delta net layer (Qwen3.5's linear attention):
 //
 //   project   n = norm(hidden)    qkv | z | b | a = n W^T
-//   recur     q | k | v = silu(conv(qkv))    g, beta = gates(a, b)    out, S = delta rule(q, k, v,
-//   g, beta; S) output    hidden += (gated norm(out, z)) W_o^T    hidden += feed_forward(hidden)
+//   recur     q | k | v = silu(conv(qkv))    g, beta = gates(a, b)
+//             out, S = delta rule(q, k, v, g, beta; S)
+//   output    hidden += (gated norm(out, z)) W_o^T    hidden += feed_forward(hidden)
 //
 // Its state has a fixed size: S [value_heads, key_dim, value_dim], then the convolution's tail
 // [kernel - 1, channels], channels q | k | v.
