@@ -63,6 +63,17 @@ class actor_base : public messages::watching<typename Handle::base> {
     };
   }
 
+  /// The handler of an answer to ask(): leaves a record too, and dies when a test wants it.
+  template <class Answer, class F>
+  auto on_answer(F handler) {
+    return [this, handler = std::move(handler)](const Answer& m) mutable {
+      maybe_die();
+      if (!env.timeline->enabled()) return handler(m);
+      const record_on_exit record(*this, m.ctx, messages::name_of<Answer>());
+      handler(m);
+    };
+  }
+
   /// Stamps and sends.
   template <class Destination, class Message>
   void tell(const Destination& to, Message m) {

@@ -77,7 +77,7 @@ void lane::run(const submit_operation& m) {
     env.timeline->add(queue);
   }
   m.of->running.store(m.what->name, std::memory_order_relaxed);
-  errc code = errc::actor_lost;
+  errc code = errc::internal;
   std::string sentence;
   bool failed = false;
   try {
@@ -88,6 +88,7 @@ void lane::run(const submit_operation& m) {
     failed = true, sentence = fmt::format("operation '{}' failed: {}", m.what->name, e.what());
   }
   m.of->operations_done.fetch_add(1, std::memory_order_relaxed);
+  m.of->running.store("nothing", std::memory_order_relaxed);
   if (tracing) {
     record.end_ns = timeline::now_ns();
     env.timeline->add(record);

@@ -29,6 +29,8 @@ void layer::on_exit() {
   let_go(rank_);
   in_flight_.clear();
   kept_.clear();
+  captured_.reset();
+  samples_.clear();
 }
 
 void layer::start_job(const run_entry& m) {
@@ -39,12 +41,22 @@ void layer::start_job(const run_entry& m) {
   job_number_ = of.number;
   prompt_tokens_ = static_cast<index>(of.data->prompt.size());
   rank_ = m.reply_to;
+  failed_ = false;
   const index floats = of.model->layer(number_).state().recurrent_floats;
   captured_ = std::make_shared<memory::buffer>(state_arena_->allocate_floats(floats));
 }
 
 void layer::run(const run_entry& m) {
-  start_job(m);
+  try {
+    start_job(m);
+    if (!failed_) start_entry(m);
+  } catch (const error& e) {  // over budget; the job's later entries are on their way already
+    failed_ = true;
+    tell(rank_, entry_failed{{}, job_number_, m.number, e.code(), e.what()});
+  }
+}
+
+void layer::start_entry(const run_entry& m) {
   const job& of = *m.pass->of;
   const verb what = m.entry.what;
 
@@ -67,16 +79,19 @@ void layer::run(const run_entry& m) {
   if (what == verb::decode_layer) {
     const index sample = m.entry.response;
     auto& state = samples_[sample];
+    const page_owner own{of.number, number_, sample};
     if (!state) {
       state = std::make_shared<memory::buffer>(
-          state_arena_->allocate_floats(captured_->floats().size()));
+          state_arena_->allocate_floats(static_cast<index>(captured_->floats().size())));
       w->copy_from = captured_;
+      index tokens = 0;  // room for the whole sample
+      for (const schedule_entry& e : of.plan.entries)
+        if (e.response == sample) tokens = std::max(tokens, e.tokens.end - captured_tokens);
+      if (pages) reserve(w, own, tokens);
+    } else if (pages) {
+      w->to_lease.push_back(own);
     }
     w->recurrent = state;
-    index tokens = 0;  // room for the whole sample
-    for (const schedule_entry& e : of.plan.entries)
-      if (e.response == sample) tokens = std::max(tokens, e.tokens.end - captured_tokens);
-    if (pages) reserve(w, {of.number, number_, sample}, tokens);
   }
   lease_next(w);
 }
@@ -89,7 +104,7 @@ void layer::reserve(const work_ptr& w, const page_owner& owner, index tokens) {
   const job& of = *w->request.pass->of;
   const index floats = of.model->layer(number_).state().page_floats_per_token;
   ask(page_store_, env.limits.page, reserve_pages{{}, owner, tokens, of.page_tokens, floats})
-      .then([](const pages_reserved&) {},
+      .then(on_answer<pages_reserved>([](const pages_reserved&) {}),
             [this, w](const caf::error& e) { report(*w, from_caf(this->system(), e)); });
 }
 
@@ -102,15 +117,14 @@ void layer::lease_next(const work_ptr& w) {
   const page_owner owner = w->to_lease.front();
   w->to_lease.erase(w->to_lease.begin());
   ask(page_store_, env.limits.page, lease_pages{{}, owner})
-      .then(
-          [this, w, owner](const pages_leased& m) {
-            w->leased.push_back(owner);
-            if (w->request.pass->of->number != job_number_)
-              return give_back_leases(*w);  // released meanwhile
-            add_pages(*w, owner, *m.data);
-            lease_next(w);
-          },
-          [this, w](const caf::error& e) { report(*w, from_caf(this->system(), e)); });
+      .then(on_answer<pages_leased>([this, w, owner](const pages_leased& m) {
+              w->leased.push_back(owner);
+              if (w->request.pass->of->number != job_number_)
+                return give_back_leases(*w);  // released meanwhile
+              add_pages(*w, owner, *m.data);
+              lease_next(w);
+            }),
+            [this, w](const caf::error& e) { report(*w, from_caf(this->system(), e)); });
 }
 
 // A view counts the tokens that are valid once this pass has written its own.
@@ -237,9 +251,9 @@ caf::result<job_released> layer::release(const release_job& m) {
   auto promise = this->template make_response_promise<job_released>();
   ask(page_store_, env.limits.page, drop_pages{{}, m.job_number, number_})
       .then(
-          [this, promise, n = m.job_number](const pages_dropped&) mutable {
+          on_answer<pages_dropped>([this, promise, n = m.job_number](const pages_dropped&) mutable {
             promise.deliver(stamped(job_released{{}, n}));
-          },
+          }),
           [promise](const caf::error& e) mutable { promise.deliver(e); });
   return promise;
 }

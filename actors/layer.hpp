@@ -7,8 +7,8 @@
 // owns      the recurrent state of the captured prompt and of each sample; pages lie with the page
 //           store
 //
-//   LY-1  An operation that touches pages is submitted only under a lease, returned when the
-//         entry's last one is done.
+//   LY-1  An operation that touches pages runs only under a lease, returned when the entry's last one
+//         is done.
 //   LY-2  A backward entry reuses the pass, and the lease, of its forward entry.
 //   LY-3  The captured state is changed by capture entries only.
 
@@ -50,6 +50,7 @@ class layer : public actor_base<messages::layer_actor> {
   void operation_broke(const messages::operation_failed& m);
 
   void start_job(const messages::run_entry& m);
+  void start_entry(const messages::run_entry& m);
   void reserve(const work_ptr& w, const messages::page_owner& owner, index tokens);
   void lease_next(const work_ptr& w);
   void add_pages(work& w, const messages::page_owner& owner, const std::vector<float*>& data);
@@ -68,6 +69,7 @@ class layer : public actor_base<messages::layer_actor> {
 
   index job_number_ = 0;
   index prompt_tokens_ = 0;
+  bool failed_ = false;  // an entry of this job failed here: the others are not started
   messages::entry_listener rank_;
   std::shared_ptr<memory::buffer> captured_;  // recurrent state after the prompt
   std::map<index, std::shared_ptr<memory::buffer>>

@@ -28,18 +28,14 @@ optimizer::behavior_type optimizer::make_behavior() {
 void optimizer::on_exit() {
   let_go(lane_);
   let_go(supervisor_);
+  job_.reset();
 }
 
 void optimizer::begin(const begin_step& m) {
   job_ = m.what;
   supervisor_ = m.reply_to;
-  if (!gradients_dirty_) {  // OP-2: fresh memory is zero
-    gradients_dirty_ = true;
-    stage_ = stage::accumulating;
-    tell(supervisor_, step_begun{{}, number_, job_->number});
-    return;
-  }
-  stage_ = stage::clearing;
+  stage_ =
+      stage::clearing;  // OP-2: an earlier step, or an earlier runtime, may have left something
   submit("clear_gradients", [p = parameters_](kernels::executor& on) {
     constexpr index block = index{1} << 20;
     const auto all = p->gradients();
@@ -92,7 +88,9 @@ void optimizer::operation_finished(const operation_done& m) {
       return tell(supervisor_, vote{{}, number_, job_->number, true, errc::not_finite, ""});
     case stage::committing:
       stage_ = stage::idle;
-      return tell(supervisor_, step_committed{{}, number_, job_->number});
+      tell(supervisor_, step_committed{{}, number_, job_->number});
+      job_.reset();
+      return;
     case stage::idle:
     case stage::accumulating:
     case stage::prepared:
@@ -140,6 +138,10 @@ void apply_adamw(const models::parameter_store& parameters, const optimizer_sett
     kernels::adamw_update(part(parameters.weights()), part(parameters.first_moments()),
                           part(parameters.second_moments()), part(parameters.gradients()),
                           gradient_scale, settings, step, on);
+    if (!std::isfinite(kernels::sum_of_squares(parameters.weights(p), on)))
+      fail(errc::not_finite,
+           "the update of parameter '{}' is not finite (learning rate {}, weight decay {}, eps {})",
+           p.name, settings.learning_rate, settings.weight_decay, settings.eps);
   }
 }
 

@@ -39,7 +39,6 @@ class optimizer : public actor_base<messages::optimizer_actor> {
   messages::commit_listener supervisor_;
   messages::job_ptr job_;
   stage stage_ = stage::idle;
-  bool gradients_dirty_ = false;
 };
 
 /// Norm over all gradients, in the order of the layout. errc::not_finite names the first parameter

@@ -80,10 +80,11 @@ index captured_tokens_of(const job& j) { return static_cast<index>(j.data->promp
 memory_plan plan_of(const job& j) {
   const workspace_sizes w = workspace_of(j);
   memory_plan p;
-  p.bytes[arena_name::conditional_state] = state_bytes(j, captured_tokens_of(j));
-  p.bytes[arena_name::hidden_states] = float_bytes(w.hidden + w.d_hidden + w.angles);
-  p.bytes[arena_name::activations] = float_bytes(w.activations);
-  p.bytes[arena_name::head] = float_bytes(w.head + w.logits);
+  p.bytes[j.arena_prefix + arena_name::conditional_state] = state_bytes(j, captured_tokens_of(j));
+  p.bytes[j.arena_prefix + arena_name::hidden_states] =
+      float_bytes(w.hidden + w.d_hidden + w.angles);
+  p.bytes[j.arena_prefix + arena_name::activations] = float_bytes(w.activations);
+  p.bytes[j.arena_prefix + arena_name::head] = float_bytes(w.head + w.logits);
   return p;
 }
 
@@ -111,7 +112,8 @@ void check_budget(const job& j, const memory::budget& budget) {
   parts.resize(parts.size() - 2);
 
   // What would fit: the prompt whose state takes the room that everything else leaves.
-  const std::size_t others = held + plan.total() - plan.bytes.at(arena_name::conditional_state);
+  const std::size_t others =
+      held + plan.total() - plan.bytes.at(j.arena_prefix + arena_name::conditional_state);
   std::string fits = "";
   if (others < budget.limit_bytes()) {
     index low = 0, high = captured_tokens_of(j);

@@ -32,23 +32,29 @@ void rank::on_exit() {
   let_go(supervisor_);
   job_.reset();
   pass_.reset();
+  space_.reset();
 }
 
 void rank::run(const run_phase& m) {
   supervisor_ = m.reply_to;
   phase_ = m.which;
   if (job_ != m.what) {
-    start_job(m.what);
+    try {
+      start_job(m.what);
+    } catch (const error& e) {
+      space_.reset();
+      return report(e.code(), e.what());
+    }
     ask(lane_, env.limits.operation, begin_lane_job{{}, job_->number})
-        .then(
-            [this](const lane_ready& ready) {
-              if (!job_ || ready.job_number != job_->number) return;
-              lane_ready_ = true;
-              pump();
-            },
-            [this](const caf::error& e) {
-              report(errc::actor_lost, from_caf(this->system(), e).what());
-            });
+        .then(on_answer<lane_ready>([this](const lane_ready& ready) {
+                if (!job_ || ready.job_number != job_->number) return;
+                lane_ready_ = true;
+                pump();
+              }),
+              [this](const caf::error& e) {
+                const error cause = from_caf(this->system(), e);
+                report(cause.code(), cause.what());
+              });
   }
   range_ = job_->plan.of(phase_);
   next_ = oldest_ = range_.begin;
@@ -63,13 +69,15 @@ void rank::start_job(const job_ptr& of) {
   if (space_ && space_sizes_.covers(need)) return;
   space_.reset();
   space_ = std::make_shared<workspace>();
-  const auto hidden = budget_->named(arena_name::hidden_states);
+  const auto hidden = budget_->named(of->arena_prefix + arena_name::hidden_states);
   space_->hidden = hidden->allocate_floats(need.hidden);
   space_->d_hidden = hidden->allocate_floats(need.d_hidden);
   space_->angles = hidden->allocate_floats(need.angles);
-  space_->activations = budget_->named(arena_name::activations)->allocate_floats(need.activations);
-  space_->head = budget_->named(arena_name::head)->allocate_floats(need.head);
-  space_->logits = budget_->named(arena_name::head)->allocate_floats(need.logits);
+  space_->activations =
+      budget_->named(of->arena_prefix + arena_name::activations)->allocate_floats(need.activations);
+  space_->head = budget_->named(of->arena_prefix + arena_name::head)->allocate_floats(need.head);
+  space_->logits =
+      budget_->named(of->arena_prefix + arena_name::head)->allocate_floats(need.logits);
   space_sizes_ = need;
 }
 
@@ -268,28 +276,41 @@ void rank::report(errc code, const std::string& sentence) {
 }
 
 caf::result<job_released> rank::release(const release_job& m) {
-  auto promise = this->template make_response_promise<job_released>();
   job_.reset();
   pass_.reset();
   range_ = {-1, -1};
   next_ = oldest_ = -1;
   finished_.clear();
   lane_ready_ = false;
-  const auto failed = [promise](const caf::error& e) mutable { promise.deliver(e); };
+
+  // Answered once, when all layers have answered.
+  struct pending_release {
+    caf::typed_response_promise<job_released> promise;
+    std::size_t left;
+    caf::error first_failure;
+  };
+  auto pending = std::make_shared<pending_release>(
+      pending_release{this->template make_response_promise<job_released>(), layers_.size(), {}});
+  const auto count = [this, pending, n = m.job_number] {
+    if (pending->left > 0 && --pending->left > 0) return;
+    if (failed(pending->first_failure))
+      pending->promise.deliver(pending->first_failure);
+    else
+      pending->promise.deliver(stamped(job_released{{}, n}));
+  };
   ask(lane_, env.limits.operation, begin_lane_job{{}, 0})
-      .then(
-          [this, promise, failed, n = m.job_number](const lane_ready&) mutable {
-            auto left = std::make_shared<std::size_t>(layers_.size());
-            for (const layer_actor& l : layers_)
-              ask(l, env.limits.page, release_job{{}, n})
-                  .then(
-                      [this, promise, left, n](const job_released&) mutable {
-                        if (--*left == 0) promise.deliver(stamped(job_released{{}, n}));
-                      },
-                      failed);
-          },
-          failed);
-  return promise;
+      .then(on_answer<lane_ready>([this, pending, count, n = m.job_number](const lane_ready&) {
+              if (layers_.empty()) return count();
+              for (const layer_actor& l : layers_)
+                ask(l, env.limits.page, release_job{{}, n})
+                    .then(on_answer<job_released>([count](const job_released&) { count(); }),
+                          [pending, count](const caf::error& e) {
+                            if (!failed(pending->first_failure)) pending->first_failure = e;
+                            count();
+                          });
+            }),
+            [pending](const caf::error& e) { pending->promise.deliver(e); });
+  return pending->promise;
 }
 
 }  // namespace longstraw::actors

@@ -45,11 +45,11 @@ struct runtime::actors {
   actors(const runtime_options& o, const std::shared_ptr<const models::language_model>& model,
          const std::shared_ptr<memory::budget>& budget)
       : config(scheduler_threads), system(config), env(environment_of(o)) {
-    auto executor =
-        std::make_shared<kernels::executor>(o.threads, *budget->named(arena_name::scratch));
+    auto executor = std::make_shared<kernels::executor>(
+        o.threads, *budget->named(o.arena_prefix + arena_name::scratch));
     tracing = system.spawn<tracer, caf::detached>(env, "tracer", o.trace_file, budget, o.on_record);
     compute = system.spawn<lane, caf::detached>(env, rank_name(0, "lane"), std::move(executor));
-    const auto state = budget->named(arena_name::conditional_state);
+    const auto state = budget->named(o.arena_prefix + arena_name::conditional_state);
     pages = system.spawn<page_store>(env, rank_name(0, "page store"), state);
     for (index l = 0; l < model->layer_count(); ++l)
       layers.push_back(system.spawn<layer>(env, rank_name(0, fmt::format("layer {}", l)), l,
@@ -91,6 +91,12 @@ struct runtime::actors {
 runtime::runtime(runtime_options options, std::shared_ptr<const models::language_model> model,
                  std::shared_ptr<memory::budget> budget)
     : options_(std::move(options)), model_(std::move(model)), budget_(std::move(budget)) {
+  const auto at_least_one = [](const char* what, index value) {
+    if (value < 1) fail(errc::bad_input, "{} is {}, expected at least 1", what, value);
+  };
+  at_least_one("runtime_options::threads", options_.threads);
+  at_least_one("runtime_options::chunk_tokens", options_.chunk_tokens);
+  at_least_one("runtime_options::page_tokens", options_.page_tokens);
   actors_ = std::make_unique<actors>(options_, model_, budget_);
 }
 
@@ -101,6 +107,7 @@ phase_seconds runtime::run(const job_ptr& j) {
   if (!actors_) fail(errc::actor_lost, "the runtime has ended: {}", broken_);
   bool over = false, cancelled = false;
   job_done answer;
+  std::exception_ptr thrown;  // by on_progress
   {
     caf::scoped_actor self{actors_->system};
     self->monitor(actors_->top);
@@ -116,29 +123,36 @@ phase_seconds runtime::run(const job_ptr& j) {
           },
           [&](const caf::down_msg& m) {
             const error cause = from_caf(actors_->system, m.reason);
-            answer.failed = over = true;
+            answer.failed = answer.runtime_ended = over = true;
             answer.code = cause.code();
             answer.sentence = cause.what();
           },
           caf::after(look_interval) >>
               [&] {
-                if (!options_.on_progress || cancelled || options_.on_progress(*j)) return;
+                if (!options_.on_progress || cancelled) return;
+                try {
+                  if (options_.on_progress(*j)) return;
+                } catch (...) {
+                  thrown = std::current_exception();
+                }
                 cancelled = true;
                 send_anonymous(actors_->top, cancel_job{});
               });
     }
+    self->demonitor(actors_->top.address());
   }
-  if (answer.failed && answer.code == errc::actor_lost) {
-    // An actor ended. Let the lane finish what it runs and end them all; then the weights are of
-    // the old version or of the new one, and which of the two is certain.
-    broken_ = answer.sentence;
+  if (answer.runtime_ended) {
+    // Let the lane finish what it runs and end all actors; then the weights are of the old version
+    // or of the new one, and which of the two is certain.
+    broken_ = answer.sentence.empty() ? "an actor did not answer" : answer.sentence;
     actors_.reset();
-    if (j->commit.committed) {
-      if (options_.log)
-        options_.log->warn("the step was committed, then the runtime ended: {}", broken_);
-      return answer.seconds;
-    }
   }
+  if (answer.failed && j->commit.committed) {
+    if (options_.log)
+      options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
+    answer.failed = false;
+  }
+  if (thrown) std::rethrow_exception(thrown);
   if (answer.failed) throw error(answer.code, answer.sentence);
   if (options_.on_progress) options_.on_progress(*j);
   return answer.seconds;
@@ -146,16 +160,45 @@ phase_seconds runtime::run(const job_ptr& j) {
 
 namespace {
 
+// What comes through the library's front door may be anything; kernels trust it afterwards.
+void check_group(const models::group& g, index vocabulary) {
+  const auto check_ids = [&](const std::vector<token_id>& ids, const std::string& what) {
+    for (const token_id id : ids)
+      if (id < 0 || id >= vocabulary)
+        fail(errc::bad_input, "{}: {} holds id {}, expected 0 to {}", g.name, what, id,
+             vocabulary - 1);
+  };
+  if (g.prompt.empty()) fail(errc::bad_input, "{}: the prompt is empty", g.name);
+  check_ids(g.prompt, "the prompt");
+  for (std::size_t r = 0; r < g.responses.size(); ++r) {
+    const models::response& response = g.responses[r];
+    const std::string what = fmt::format("response {}", r);
+    check_ids(response.tokens, what);
+    const auto tokens = static_cast<index>(response.tokens.size());
+    if (response.loss_tokens < 0 || response.loss_tokens > tokens)
+      fail(errc::bad_input, "{}: {} has {} loss tokens, expected 0 to {}", g.name, what,
+           response.loss_tokens, tokens);
+    for (const auto* logps : {&response.old_logps, &response.ref_logps})
+      if (!logps->empty() && static_cast<index>(logps->size()) != tokens)
+        fail(errc::bad_input, "{}: {} has {} given log-probabilities, expected {}", g.name, what,
+             logps->size(), tokens);
+  }
+}
+
 job_ptr new_job(const char* name, index number,
                 const std::shared_ptr<const models::language_model>& model, const models::group& g,
                 const runtime_options& o) {
-  if (g.prompt.empty()) fail(errc::bad_input, "{}: the prompt is empty", g.name);
+  check_group(g, model->config().vocabulary);
   auto j = std::make_shared<job>();
   j->number = number;
   j->name = name;
   j->model = model;
   j->data = std::make_shared<const models::group>(g);
-  j->page_tokens = o.page_tokens;
+  // A page longer than the prompt would only reserve what nobody uses.
+  constexpr index shortest_page = 256;
+  j->page_tokens =
+      std::min(o.page_tokens, std::max(shortest_page, static_cast<index>(g.prompt.size())));
+  j->arena_prefix = o.arena_prefix;
   return j;
 }
 
@@ -202,6 +245,10 @@ job_ptr runtime::make_step(const models::group& g, const step_settings& s) const
   return j;
 }
 
+memory_plan runtime::step_plan(const models::group& g, const step_settings& s) const {
+  return plan_of(*make_step(g, s));
+}
+
 schedule runtime::step_schedule(const models::group& g, const step_settings& s) const {
   return make_step(g, s)->plan;
 }
@@ -241,6 +288,13 @@ step_outcome runtime::step(const models::group& g, const step_settings& s) {
     out.ratio_max = first ? l.ratio_max : std::max(out.ratio_max, l.ratio_max);
     first = false;
   }
+  for (std::size_t r = 0; r < j->results.size(); ++r) {  // scored, but without a gradient
+    const response_result& result = j->results[r];
+    const auto tokens =
+        std::min(result.entropies.size(), static_cast<std::size_t>(g.responses[r].loss_tokens));
+    if (!result.replayed)
+      for (std::size_t t = 0; t < tokens; ++t) entropy += result.entropies[t];
+  }
   const double tokens = static_cast<double>(std::max<index>(out.loss_tokens, 1));
   out.kl = kl / tokens;
   out.entropy = entropy / tokens;
@@ -274,6 +328,14 @@ generate_outcome runtime::generate(const models::group& prompt, const generate_s
   auto j = new_job("generate", ++jobs_, model_, prompt, options_);
   j->sampling = s.sampling;
   j->stop_at_end_of_sequence = s.stop_at_end_of_sequence;
+  // The schedule is a list in memory; a request that no list holds is an answer, not a crash.
+  constexpr index entries_max = index{1} << 27;
+  if (s.samples < 1 || s.max_tokens < 1 ||
+      s.max_tokens > entries_max / (s.samples * (model_->layer_count() + 2)))
+    fail(errc::bad_input,
+         "{} samples of {} tokens are asked for, expected at least one of each and at most {} "
+         "tokens in all",
+         s.samples, s.max_tokens, entries_max / (model_->layer_count() + 2));
   const index tokens = static_cast<index>(prompt.prompt.size());
   add_capture(j->plan, tokens, options_.chunk_tokens, model_->layer_count());
   for (index n = 0; n < s.samples; ++n) {

@@ -12,6 +12,7 @@
 //   auto outcome = runtime.step(group, {});
 
 #include <longstraw/actors/environment.hpp>
+#include <longstraw/actors/plan.hpp>
 #include <longstraw/memory/arena.hpp>
 #include <longstraw/messages/job.hpp>
 
@@ -22,9 +23,10 @@
 namespace longstraw::actors {
 
 struct runtime_options {
-  int threads = 1;                      ///< compute threads of the lane
-  index chunk_tokens = 1024;            ///< prompt tokens that run through the layers at once
-  index page_tokens = 256;              ///< tokens of a page of conditional state
+  int threads = 1;            ///< compute threads of the lane
+  index chunk_tokens = 1024;  ///< prompt tokens that run through the layers at once
+  index page_tokens = 256;    ///< tokens of a page of conditional state
+  std::string arena_prefix;   ///< in front of arena names; two runtimes on one budget need two
   std::filesystem::path trace_file;     ///< empty: no timeline
   std::shared_ptr<spdlog::logger> log;  ///< none: silent
   deadlines limits;
@@ -108,6 +110,8 @@ class runtime {
 
   /// The schedule that step would run, without running it.
   messages::schedule step_schedule(const models::group& g, const step_settings& s) const;
+  /// What that step would draw from the budget, by arena.
+  memory_plan step_plan(const models::group& g, const step_settings& s) const;
   /// Throws errc::over_budget if that step would not fit the budget.
   void check_step(const models::group& g, const step_settings& s) const;
 

@@ -56,6 +56,7 @@ void supervisor::on_exit() {
   let_go(optimizer_);
   others_.clear();
   let_go(reply_to_);
+  job_.reset();
 }
 
 bool supervisor::current(index job_number, stage expected) const {
@@ -70,7 +71,8 @@ void supervisor::run(const run_job& m) {
                               {},
                               true,
                               broken ? errc::actor_lost : errc::bad_input,
-                              broken ? broken_ : "a job was started while another one ran"});
+                              broken ? broken_ : "a job was started while another one ran",
+                              broken});
     return;
   }
   job_ = m.what;
@@ -118,7 +120,7 @@ void supervisor::phase_finished(const phase_done& m) {
 void supervisor::enter_in_ledger(const response_replayed& m) {
   if (!current(m.job_number, stage::running)) return;
   if (!ledger_.emplace(m.response, m.rank).second)
-    fail_job(errc::actor_lost,
+    fail_job(errc::internal,
              fmt::format("rank {} reported response {} twice; nothing was committed", m.rank,
                          m.response));
 }
@@ -149,8 +151,10 @@ void supervisor::committed(const step_committed& m) {
 }
 
 void supervisor::handle_fault(const fault& m) {
-  if (job_ && m.job_number == job_->number && stage_ != stage::releasing)
-    fail_job(m.code, m.sentence);
+  if (!job_ || m.job_number != job_->number || stage_ == stage::releasing) return;
+  if (stage_ == stage::committing)
+    broken_ = "an update of the weights broke off, they are to be loaded again: " + m.sentence;
+  fail_job(m.code, m.sentence);
 }
 
 void supervisor::cancel(const cancel_job&) {
@@ -169,23 +173,27 @@ void supervisor::fail_job(errc code, const std::string& sentence) {
   release();
 }
 
-// Memory of the job is free again before the program hears of its end.
+// Memory of the job is free again before the program hears of its end. If that fails, operations of
+// the job may still run: no further job may start beside them.
 void supervisor::release() {
   stage_ = stage::releasing;
   const index number = job_->number;
-  const auto over = [this, number] {
-    if (current(number, stage::releasing)) answer();
-  };
   ask(rank_, env.limits.operation, release_job{{}, number})
-      .then([over](const job_released&) { over(); },
-            [this, over](const caf::error& e) {
-              env.log->debug("release_failed cause=\"{}\"", from_caf(this->system(), e).what());
-              over();
+      .then(on_answer<job_released>([this, number](const job_released&) {
+              if (current(number, stage::releasing)) answer();
+            }),
+            [this, number](const caf::error& e) {
+              if (!current(number, stage::releasing)) return;
+              const error cause = from_caf(this->system(), e);
+              if (broken_.empty())
+                broken_ =
+                    fmt::format("job '{}' could not be released: {}", job_->name, cause.what());
+              answer();
             });
 }
 
 void supervisor::answer() {
-  tell(reply_to_, job_done{{}, job_, seconds_, failed_, code_, sentence_});
+  tell(reply_to_, job_done{{}, job_, seconds_, failed_, code_, sentence_, !broken_.empty()});
   job_.reset();
   stage_ = stage::idle;
 }
@@ -198,24 +206,27 @@ void supervisor::actor_ended(const caf::error& reason) {
   // owner.
   if (!failed_) {
     failed_ = true;
-    code_ = errc::actor_lost;
+    code_ = cause.code();
     sentence_ = cause.what();
   }
   answer();
 }
 
 void supervisor::look(const watchdog_tick&) {
+  const auto now = clock::now();
+  // After a pause of the whole process (a stopped terminal job) the time without progress is not the lane's.
+  const bool paused = now - looked_at_ > 4 * env.limits.watchdog;
+  looked_at_ = now;
   if (job_ && stage_ != stage::idle) {
     const index finished = job_->operations_done.load(std::memory_order_relaxed);
-    if (finished != seen_operations_) {
+    if (finished != seen_operations_ || paused) {
       seen_operations_ = finished;
-      seen_at_ = clock::now();
-    } else if (clock::now() - seen_at_ > env.limits.operation && stage_ != stage::releasing) {
+      seen_at_ = now;
+    } else if (now - seen_at_ > env.limits.operation && stage_ != stage::releasing) {
+      const auto limit = std::chrono::duration<double>(env.limits.operation).count();
       fail_job(errc::timed_out,
-               fmt::format(
-                   "operation '{}' of job '{}' did not finish within {} s",
-                   job_->running.load(std::memory_order_relaxed), job_->name,
-                   std::chrono::duration_cast<std::chrono::seconds>(env.limits.operation).count()));
+               fmt::format("no operation of job '{}' finished within {} s (running: {})",
+                           job_->name, limit, job_->running.load(std::memory_order_relaxed)));
     }
   }
   messages::send_after(this, self_as<supervisor_actor>(), env.limits.watchdog, watchdog_tick{});

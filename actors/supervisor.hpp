@@ -64,12 +64,13 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   std::set<std::pair<index, messages::rank_id>> ledger_;
 
   bool failed_ = false;
-  errc code_ = errc::actor_lost;
+  errc code_ = errc::internal;
   std::string sentence_;
   std::string broken_;  // why no job can run any more
 
   index seen_operations_ = 0;
   std::chrono::steady_clock::time_point seen_at_;
+  std::chrono::steady_clock::time_point looked_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace longstraw::actors

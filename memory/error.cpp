@@ -19,6 +19,8 @@ std::string_view to_string(errc code) {
       return "timed out";
     case errc::actor_lost:
       return "actor lost";
+    case errc::internal:
+      return "internal failure";
     case errc::cancelled:
       return "cancelled";
   }

@@ -24,6 +24,7 @@ enum class errc {
   not_finite,     ///< a loss or gradient is NaN or infinite; nothing was committed
   timed_out,      ///< a deadline passed
   actor_lost,     ///< an actor ended while others needed it
+  internal,       ///< something failed that should not have; the work was stopped
   cancelled,      ///< the user or the supervisor stopped the work
 };
 

@@ -113,9 +113,20 @@ inline error from_caf(caf::actor_system& system, const caf::error& e) {
   const caf::message& context = e.context();
   const std::string text = system.render(e);
 #endif
+  if (e == caf::sec::request_timeout)
+    return error(errc::timed_out, "an actor did not answer in time");
   if (e == caf::sec::runtime_error && context.match_elements<int, std::string>())
     return error(static_cast<errc>(context.get_as<int>(0)), context.get_as<std::string>(1));
   return error(errc::actor_lost, text);
+}
+
+/// Whether an error is one.
+inline bool failed(const caf::error& e) {
+#if LONGSTRAW_CAF_1
+  return e.valid();
+#else
+  return static_cast<bool>(e);
+#endif
 }
 
 /// Makes a handle refer to nobody, for on_exit.

@@ -30,8 +30,10 @@ struct job_done {
   job_ptr what;
   phase_seconds seconds;
   bool failed = false;
-  errc code = errc::actor_lost;
+  errc code = errc::internal;
   std::string sentence;
+  /// An actor ended or did not answer: the runtime runs no further job and is torn down by its owner.
+  bool runtime_ended = false;
 };
 
 using job_listener = typed_actor<caf::result<void>(job_done)>;

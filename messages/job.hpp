@@ -61,7 +61,8 @@ struct job {
   models::loss_settings loss;
   models::group_counts counts;
   index page_tokens = 256;
-  bool commits = false;  ///< ends in a transaction
+  std::string arena_prefix;  ///< in front of the names of the arenas that the job draws on
+  bool commits = false;      ///< ends in a transaction
   optimizer_settings optimizer;
   index optimizer_step = 1;  ///< for bias correction, from 1
   kernels::sampling_settings sampling;

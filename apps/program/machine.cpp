@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <thread>
 #include <unistd.h>
 
@@ -91,6 +92,10 @@ trace_file::trace_file(const std::filesystem::path& target) {
   if (target.empty()) return;
   target_ = std::filesystem::absolute(target);
   check_output_file(target_, "--trace");
+  // What is there must be a timeline: a mistyped name must not cost anything else.
+  if (std::ifstream older(target_); older && older.peek() != '[' && older.peek() != EOF)
+    fail(errc::bad_input, "--trace {} holds something that is no timeline and is not replaced",
+         target.string());
   // Beside the target's folder if the folder is a result of ours that does not exist yet.
   std::filesystem::path folder = target_.parent_path();
   while (!std::filesystem::is_directory(folder)) folder = folder.parent_path();

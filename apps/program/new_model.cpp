@@ -24,7 +24,13 @@ void check_random(const std::filesystem::path& folder) {
   const auto weights = folder / "model.safetensors";
   if (!std::filesystem::is_directory(folder, ignored) || std::filesystem::is_empty(folder, ignored))
     return;
-  if (std::filesystem::exists(weights, ignored)) {
+  bool only_ours = true;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    only_ours = only_ours && (name == "config.json" || name == "generation_config.json" ||
+                              name == "model.safetensors");
+  }
+  if (only_ours && std::filesystem::exists(weights, ignored)) {
     const models::safetensors_file file(weights);
     const auto source = file.metadata().find("source");
     if (source != file.metadata().end() && source->second == models::random_checkpoint_source)

@@ -156,9 +156,10 @@ void options::choice(const std::string& flag, std::optional<std::string>& into,
 
 void options::path(const std::string& flag, std::filesystem::path& into, const std::string& help,
                    need n) {
-  add(flag, "PATH", into.string(), help, n, [flag, &into](const std::string& v) {
+  add(flag, "PATH", into.string(), help, n, [flag, &into, given = given_](const std::string& v) {
     if (v.empty()) throw usage_error(fmt::format("{} is empty; expected a path", flag));
     into = v;
+    given->emplace_back(flag, v);
   });
 }
 
@@ -177,6 +178,30 @@ void options::toggle(const std::string& flag, bool& into, const std::string& hel
   app_->add_flag(flag, into, help)->group(section_);
 }
 
+void check_results_apart(const given_paths& given) {
+  namespace fs = std::filesystem;
+  const auto is_result = [](const std::string& flag) {
+    return flag == "--out" || flag == "--trace" || flag == "--report";
+  };
+  const auto place = [](const fs::path& p) {
+    std::error_code ignored;
+    fs::path whole = fs::weakly_canonical(fs::absolute(p), ignored);
+    return whole.filename().empty() ? whole.parent_path() : whole;
+  };
+  for (const auto& [flag, path] : given) {
+    if (!is_result(flag)) continue;
+    for (const auto& [other_flag, other] : given) {
+      if (&other == &path) continue;
+      const fs::path relative = place(path).lexically_relative(place(other));
+      const bool same = relative == ".";
+      const bool in = !relative.empty() && !same && *relative.begin() != "..";
+      if (same || (in && !is_result(other_flag)))
+        fail(errc::bad_input, "{} {} {} {} {}; results must not replace it", flag, path.string(),
+             same ? "is the same as" : "lies inside", other_flag, other.string());
+    }
+  }
+}
+
 command_line::command_line()
     : app_(std::make_unique<CLI::App>("LongStraw: GRPO post-training on very long prompts.",
                                       "longstraw")) {
@@ -189,7 +214,7 @@ command_line::command_line()
   app_->config_formatter(std::make_shared<command_config>(*app_));
   app_->allow_config_extras(CLI::config_extras_mode::error);
   app_->footer("Run longstraw COMMAND --help for the options of a command.");
-  global_ = std::make_unique<options>(*app_);
+  global_ = std::make_unique<options>(*app_, given_);
 }
 
 command_line::~command_line() = default;
@@ -206,14 +231,19 @@ options command_line::command(const std::string& name, const std::string& descri
   CLI::App* made = at->add_subcommand(word, description);
   if (!run) {  // a word that only holds others
     made->require_subcommand(1);
-    return options(*made);
+    return options(*made, given_);
   }
   made->footer(
       "Also before or after the command: --config FILE (the same options in TOML, without the "
       "dashes), --log LEVEL, "
       "--quiet.");
-  made->final_callback([this, run = std::move(run)] { chosen_ = run; });
-  return options(*made);
+  made->final_callback([this, run = std::move(run)] {
+    chosen_ = [given = given_, run] {
+      check_results_apart(*given);
+      return run();
+    };
+  });
+  return options(*made, given_);
 }
 
 std::function<int()> command_line::parse(int argc, char** argv) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace CLI {
@@ -40,12 +41,20 @@ constexpr limits below_one{0.0, 1.0, false, true};
 
 enum class need { optional, required };
 
+/// Paths of a command line with the flags that gave them.
+using given_paths = std::vector<std::pair<std::string, std::filesystem::path>>;
+
+/// errc::bad_input if a result (--out, --trace, --report) would replace an input, lie inside an input
+/// folder, or share its place with another result.
+void check_results_apart(const given_paths& given);
+
 /// The options of one command. Targets must live as long as the command line; an option that is not
 /// given leaves its target as it was. What a target holds when its option is declared is shown as
 /// the default.
 class options {
  public:
-  explicit options(CLI::App& app) : app_(&app) {}
+  options(CLI::App& app, std::shared_ptr<given_paths> given)
+      : app_(&app), given_(std::move(given)) {}
 
   /// Following options stand under that title in --help.
   void section(std::string title) { section_ = std::move(title); }
@@ -77,6 +86,7 @@ class options {
            const std::string& help, need n, std::function<void(const std::string&)> read);
 
   CLI::App* app_;
+  std::shared_ptr<given_paths> given_;
   std::string section_ = "Options";
 };
 
@@ -97,6 +107,7 @@ class command_line {
 
  private:
   std::unique_ptr<CLI::App> app_;
+  std::shared_ptr<given_paths> given_ = std::make_shared<given_paths>();
   std::unique_ptr<options> global_;
   std::function<int()> chosen_;
 };

@@ -33,7 +33,13 @@ struct train_options {
 struct reference_model {
   reference_model(const train_options& o, const process_memory& memory)
       : loaded(o.training.reference, models::parameter_use::forward, *memory.budget, "reference "),
-        runtime(o.machine.runtime(), loaded.model, memory.budget) {}
+        runtime(reference_options(o), loaded.model, memory.budget) {}
+  static actors::runtime_options reference_options(const train_options& o) {
+    actors::runtime_options options = o.machine.runtime();
+    options.arena_prefix = "reference ";  // its workspace stays beside that of the policy
+    return options;
+  }
+
   loaded_model loaded;
   actors::runtime runtime;
 };

@@ -30,11 +30,12 @@ void training_options::declare(options& o) {
          "checkpoint that reference log-probabilities are scored with (needed if --beta is not 0 "
          "and the data has none)");
   o.section("Optimizer (AdamW)");
-  o.number("--learning-rate", learning_rate_, not_negative, "1e-6", "learning rate");
+  constexpr limits rate{0.0, 1000.0};  // beyond it an update only destroys
+  o.number("--learning-rate", learning_rate_, rate, "1e-6", "learning rate");
   o.number("--adam-beta1", beta1_, below_one, "0.9", "decay of the first moment");
   o.number("--adam-beta2", beta2_, below_one, "0.999", "decay of the second moment");
-  o.number("--adam-eps", eps_, not_negative, "1e-8", "added to the root of the second moment");
-  o.number("--weight-decay", weight_decay_, not_negative, "0", "decoupled weight decay");
+  o.number("--adam-eps", eps_, positive, "1e-8", "added to the root of the second moment");
+  o.number("--weight-decay", weight_decay_, rate, "0", "decoupled weight decay");
   o.toggle("--no-decay-1d", no_decay_1d_, "do not decay norms and biases");
   o.number("--max-grad-norm", max_grad_norm_, not_negative, "1",
            "gradients are scaled to at most this norm; 0: never");

@@ -9,6 +9,8 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
+#include <limits>
+#include <stdexcept>
 
 namespace longstraw::testing {
 namespace {
@@ -188,7 +190,52 @@ TEST_CASE("a group without signal runs nothing", "[protocol]") {
   CHECK(before == copy_of(m.parameters->weights()));
 }
 
+/// Passes hidden states on; its backward poisons the gradient of a parameter.
+class poisoned_layer : public models::layer_program {
+ public:
+  explicit poisoned_layer(models::vector_parameter p) : parameter_(p) {}
+  std::string_view kind() const override { return "poisoned"; }
+  std::span<const models::segment> segments() const override {
+    static constexpr models::segment all[] = {{"pass"}};
+    return all;
+  }
+  models::state_spec state() const override { return {}; }
+  index activation_floats(index) const override { return 0; }
+  void forward(std::size_t, models::layer_pass&) const override {}
+  void backward(std::size_t, models::layer_pass&) const override {
+    parameter_.d[0] = std::numeric_limits<float>::quiet_NaN();
+  }
+
+ private:
+  models::vector_parameter parameter_;
+};
+
 TEST_CASE("a gradient that is not finite commits nothing and names its parameter",
+          "[protocol][negative]") {
+  auto config = make_hybrid_model().model->config();
+  config.layers = {models::layer_kind::full_attention};
+  auto layout = models::layout_of(config);
+  layout.add("poisoned.weight", {1});
+  auto budget = memory::budget::make(0);
+  auto store =
+      std::make_shared<models::parameter_store>(layout, models::parameter_use::train, *budget);
+  for (float& w : store->weights()) w = 0.01f;
+  std::vector<std::unique_ptr<models::layer_program>> layers;
+  layers.push_back(std::make_unique<poisoned_layer>(models::vector_of(*store, "poisoned.weight")));
+  actors::runtime runtime(
+      {}, std::make_shared<models::language_model>(config, store, std::move(layers)), budget);
+  const auto before = copy_of(store->weights());
+  try {
+    runtime.step(random_group(9, {3, 4}, config.vocabulary, 5), {});
+    FAIL("the step must fail");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::not_finite);
+    CHECK(std::string(e.what()).find("poisoned.weight") != std::string::npos);
+  }
+  CHECK(before == copy_of(store->weights()));
+}
+
+TEST_CASE("a loss that is not finite commits nothing, and the next group works",
           "[protocol][negative]") {
   auto m = make_hybrid_model();
   actors::runtime runtime({}, m.model, m.budget);
@@ -198,11 +245,65 @@ TEST_CASE("a gradient that is not finite commits nothing and names its parameter
   s.loss.epsilon_high = s.loss.epsilon_low = 1e30;
   g.responses[0].old_logps.assign(6, -1e30f);  // a ratio that overflows
   g.responses[1].old_logps.assign(8, -1.0f);
-  CHECK_THROWS_AS(runtime.step(g, s), error);
+  try {
+    runtime.step(g, s);
+    FAIL("the step must fail");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::not_finite);
+  }
   CHECK(before == copy_of(m.parameters->weights()));
-
-  // The next group works.
   CHECK(runtime.step(random_group(40, {6, 8}, m.model->config().vocabulary, 7), {}).committed);
+}
+
+TEST_CASE("an operation that exceeds its deadline ends the job and the runtime",
+          "[protocol][negative]") {
+  auto m = make_hybrid_model();
+  actors::runtime_options options;
+  options.limits.operation = std::chrono::milliseconds(1);
+  options.limits.watchdog = std::chrono::milliseconds(1);
+  options.chunk_tokens = 4096;
+  actors::runtime runtime(options, m.model, m.budget);
+  const auto before = copy_of(m.parameters->weights());
+  const models::group g = random_group(4000, {6, 8}, m.model->config().vocabulary, 5);
+  bool committed = false;
+  try {
+    committed = runtime.step(g, {}).committed;
+  } catch (const error& e) {
+    CHECK(e.code() == errc::timed_out);
+  }
+  CHECK_FALSE(committed);
+  CHECK(before == copy_of(m.parameters->weights()));
+}
+
+TEST_CASE("a caller that throws while a job runs stops the job", "[protocol][negative]") {
+  auto m = make_hybrid_model();
+  actors::runtime_options options;
+  options.chunk_tokens = 8;
+  options.on_progress = [](const messages::job&) -> bool { throw std::runtime_error("enough"); };
+  actors::runtime runtime(options, m.model, m.budget);
+  const models::group g = random_group(6000, {6, 8}, m.model->config().vocabulary, 5);
+  CHECK_THROWS_AS(runtime.step(g, {}), std::runtime_error);
+}
+
+TEST_CASE("what comes through the front door is checked", "[protocol][negative]") {
+  auto m = make_hybrid_model();
+  actors::runtime_options options;
+  options.chunk_tokens = 0;
+  CHECK_THROWS_AS(actors::runtime(options, m.model, m.budget), error);
+  actors::runtime runtime({}, m.model, m.budget);
+  const models::group good = random_group(9, {3, 4}, m.model->config().vocabulary, 5);
+  models::group bad = good;
+  bad.prompt[2] = static_cast<token_id>(m.model->config().vocabulary);
+  CHECK_THROWS_AS(runtime.step(bad, {}), error);
+  bad = good;
+  bad.responses[1].old_logps.assign(3, -1.0f);
+  CHECK_THROWS_AS(runtime.step(bad, {}), error);
+  bad = good;
+  bad.responses[0].loss_tokens = 4;
+  CHECK_THROWS_AS(runtime.step(bad, {}), error);
+  actors::generate_settings endless;
+  endless.max_tokens = index{1} << 40;
+  CHECK_THROWS_AS(runtime.generate(good, endless), error);
 }
 
 TEST_CASE("a budget that is too small is an answer before the step starts",
@@ -235,12 +336,20 @@ TEST_CASE("the peak of each name is what the plan said, and eight responses need
     actors::runtime runtime({}, m.model, budget);
     const models::group g =
         random_group(600, std::vector<index>(responses, 30), m.model->config().vocabulary, 5);
+    const auto plan = runtime.step_plan(g, {});
     REQUIRE(runtime.step(g, {}).committed);
-    const std::size_t peak = budget->peak_bytes();
-    if (peak_of_two == 0) peak_of_two = peak;
-    CHECK(peak == peak_of_two);
-    for (const auto& u : budget->report())
+    if (peak_of_two == 0) peak_of_two = budget->peak_bytes();
+    CHECK(budget->peak_bytes() == peak_of_two);
+    std::size_t seen = 0;
+    for (const auto& u : budget->report()) {
+      const auto planned = plan.bytes.find(u.name);
+      if (planned == plan.bytes.end()) continue;
+      INFO(u.name);
+      CHECK(u.peak_bytes == planned->second);
       if (u.name == "conditional state") CHECK(u.current_bytes == 0);
+      ++seen;
+    }
+    CHECK(seen == plan.bytes.size());
   }
 }
 
