@@ -37,10 +37,10 @@ def kernels(rows, threads, names):
 
 def steps(rows):
     print(
-        "| config | threads | ours | ours, scoring apart | peer | peer, no old | medium | medium, no old "
+        "| config | threads | rounds | commit | ours | ours, scoring apart | peer | peer, no old | medium | medium, no old "
         "| ratio | both score | no old | to fastest | share of peak | memory |"
     )
-    print("|" + "---|" * 14)
+    print("|" + "---|" * 16)
     for r in rows:
         if r["kind"] != "result":
             continue
@@ -50,7 +50,7 @@ def steps(rows):
             times = " | ".join(f"{c[k]:.2f}" for k in ("ours", "ours_separate", "peer", "peer_no_old", "medium", "medium_no_old"))
             ratios = " | ".join(f"{m[k]:.2f}" for k in ("ratio", "ratio_both_score", "ratio_no_old", "ratio_to_fastest"))
             print(
-                f"| {r['config']}, {which} | {r['threads']} | {times} | {ratios} | {100 * m['share_of_peak']:.0f} % "
+                f"| {r['config']}, {which} | {r['threads']} | {r['rounds']} | {r['commit']} | {times} | {ratios} | {100 * m['share_of_peak']:.0f} % "
                 f"| {r['process_peak_ratio']:.2f} |"
             )
 
