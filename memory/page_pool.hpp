@@ -6,6 +6,8 @@
 //   PP-1  Leased pages are never freed: dropping waits for the last lease.
 //   PP-2  Memory comes from one arena and never exceeds the budget.
 //   PP-3  Dropped pages cannot be leased again.
+//   PP-4  What lease() returned keeps the memory, also when the pool has ended: a kernel that runs
+//         while everything is torn down still reads what is there.
 
 #include <longstraw/memory/arena.hpp>
 
@@ -26,23 +28,22 @@ class page_pool {
   void reserve(const Key& owner, index pages, index page_floats) {
     if (owners_.contains(owner))
       fail(errc::bad_input, "pages of an owner may be reserved only once");
-    entry e;
-    e.memory = arena_->allocate_floats(pages * page_floats);
-    auto pointers = std::make_shared<std::vector<float*>>();
+    auto m = std::make_shared<memory_of_pages>();
+    m->memory = arena_->allocate_floats(pages * page_floats);
     for (index p = 0; p < pages; ++p)
-      pointers->push_back(e.memory.floats().data() + p * page_floats);
-    e.pages = std::move(pointers);
-    owners_.emplace(owner, std::move(e));
+      m->pages.push_back(m->memory.floats().data() + p * page_floats);
+    owners_.emplace(owner, entry{std::move(m)});
   }
 
-  /// One pointer a page, valid until the matching give_back.
+  /// One pointer a page. They may be used until the matching give_back.
   std::shared_ptr<const std::vector<float*>> lease(const Key& owner) {
     auto it = owners_.find(owner);
     if (it == owners_.end() || it->second.dropped)
       fail(errc::bad_input,
            "pages were asked for that are not there: never reserved, or dropped with their job");
     ++it->second.leases;
-    return it->second.pages;
+    const auto& m = it->second.memory;
+    return {m, &m->pages};
   }
 
   void give_back(const Key& owner) {
@@ -71,9 +72,12 @@ class page_pool {
   index owners() const { return static_cast<index>(owners_.size()); }
 
  private:
-  struct entry {
+  struct memory_of_pages {
     buffer memory;
-    std::shared_ptr<const std::vector<float*>> pages;
+    std::vector<float*> pages;
+  };
+  struct entry {
+    std::shared_ptr<memory_of_pages> memory;
     index leases = 0;
     bool dropped = false;
   };

@@ -173,7 +173,7 @@ struct lease_pages {
 struct pages_leased {
   trace_ctx ctx;
   page_owner owner;
-  std::shared_ptr<const std::vector<float*>> data;  ///< one pointer a page, in order of position
+  std::shared_ptr<const std::vector<float*>> data;  ///< one a page, in order of position; owns them
 };
 /// layer -> page store.
 /// answer:  none.

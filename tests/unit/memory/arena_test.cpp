@@ -113,7 +113,9 @@ TEST_CASE("sizes print in the unit that fits", "[unit]") {
 
 TEST_CASE("the process's resident memory is known and not above its peak", "[unit]") {
   CHECK(process_resident_bytes() > 0);
-  CHECK(process_resident_bytes() <= process_peak_bytes());
+  // The kernel counts pages in batches a processor, so two readings in a row may differ a little.
+  constexpr std::size_t counting_error_bytes = std::size_t{1} << 20;
+  CHECK(process_resident_bytes() <= process_peak_bytes() + counting_error_bytes);
 }
 
 }  // namespace longstraw::memory

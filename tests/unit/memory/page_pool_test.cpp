@@ -15,10 +15,11 @@ struct pool_in_budget {
 TEST_CASE("PP-1: dropping leased pages waits for the last lease", "[unit]") {
   pool_in_budget p;
   p.pool.reserve(1, 3, 64);
-  const auto first = p.pool.lease(1);
+  auto first = p.pool.lease(1);
   p.pool.lease(1);
   REQUIRE(first->size() == 3);
   (*first)[2][63] = 1.0f;
+  first.reset();
   p.pool.drop_if([](int) { return true; });
   CHECK(p.all->current_bytes() == 3 * 64 * sizeof(float));
   p.pool.give_back(1);
@@ -45,6 +46,18 @@ TEST_CASE("PP-3: dropped pages cannot be leased again, and nobody reserves twice
   CHECK_THROWS_AS(p.pool.lease(1), error);
   CHECK_THROWS_AS(p.pool.lease(3), error);
   p.pool.lease(2);
+}
+
+TEST_CASE("PP-4: what a lease returned keeps the memory when the pool has ended", "[unit]") {
+  const auto job = budget::make(0);
+  auto pool = std::make_unique<page_pool<int>>(job->named("conditional state"));
+  pool->reserve(1, 2, 16);
+  auto pages = pool->lease(1);
+  pool.reset();
+  CHECK(job->current_bytes() == 2 * 16 * sizeof(float));
+  for (float* page : *pages) page[15] = 1.0f;
+  pages.reset();
+  CHECK(job->current_bytes() == 0);
 }
 
 }  // namespace
