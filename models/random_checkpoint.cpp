@@ -117,7 +117,7 @@ void write_random_checkpoint(const std::filesystem::path& folder, const std::str
     const auto file = open_for_writing(fresh / "config.json");
     write_all(file.get(), fresh / "config.json", config_text);
     write_safetensors(fresh / "model.safetensors", tensors,
-                      {{"format", "pt"}, {"source", random_checkpoint_source}});
+                      {{"format", "pt"}});
   });
 }
 
