@@ -17,8 +17,9 @@ struct adamw_settings {
 };
 
 ///  weights, m, v [n] updated in place with gradients * gradient_scale;  step counts from 1
-void adamw_update(std::span<float> weights, std::span<float> m, std::span<float> v, std::span<const float> gradients,
-                  double gradient_scale, const adamw_settings& s, index step, executor& on);
+void adamw_update(std::span<float> weights, std::span<float> m, std::span<float> v,
+                  std::span<const float> gradients, double gradient_scale, const adamw_settings& s,
+                  index step, executor& on);
 
 /// Sum of squares in double, by blocks of fixed size added in order. NaN or infinity if any value is not finite or the
 /// sum overflows.

@@ -56,8 +56,9 @@ void attention_delta(mat delta, cmat d_out, cmat out, executor& on);
 
 ///  d_q [tq, query_heads, head_dim] += ;  gradients of keys and values += where wanted;  d_keys empty: none wanted
 ///  The order of all sums depends on the shapes alone.
-void attention_backward(heads d_q, std::span<const kv_piece_gradient> d_keys, cmat d_out, cmat lse, cmat delta,
-                        cheads q, index q_position, std::span<const kv_piece> keys, attention_dims n, executor& on);
+void attention_backward(heads d_q, std::span<const kv_piece_gradient> d_keys, cmat d_out, cmat lse,
+                        cmat delta, cheads q, index q_position, std::span<const kv_piece> keys,
+                        attention_dims n, executor& on);
 
 /// One part's result, for merging.
 struct attention_part {
@@ -71,6 +72,7 @@ void attention_merge(mat out, mat lse, std::span<const attention_part> parts, ex
 ///  Output gate of Qwen3.5: out = x sigmoid(gate), a head at a time; out and x may be the same memory.
 void sigmoid_gate_forward(heads out, cheads x, cheads gate, executor& on);
 ///  d_x and d_gate written (=);  d_x and d_out may be the same memory
-void sigmoid_gate_backward(heads d_x, heads d_gate, cheads d_out, cheads x, cheads gate, executor& on);
+void sigmoid_gate_backward(heads d_x, heads d_gate, cheads d_out, cheads x, cheads gate,
+                           executor& on);
 
 }  // namespace longstraw::kernels

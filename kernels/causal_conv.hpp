@@ -20,7 +20,7 @@ void causal_conv_next_tail(mat next_tail, cmat x, cmat tail);
 ///  d_x [tokens, channels] written (=);  d_tail [kernel - 1, channels] written (=), or empty if not wanted;
 ///  d_weight [channels, kernel] +=
 ///  d_next_tail [kernel - 1, channels]: gradient that enters through the tail after x, or empty for none.
-void causal_conv_backward(mat d_x, mat d_tail, mat d_weight, cmat d_out, cmat d_next_tail, cmat x, cmat tail,
-                          cmat weight, executor& on);
+void causal_conv_backward(mat d_x, mat d_tail, mat d_weight, cmat d_out, cmat d_next_tail, cmat x,
+                          cmat tail, cmat weight, executor& on);
 
 }  // namespace longstraw::kernels

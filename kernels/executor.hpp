@@ -23,7 +23,8 @@ class scratch {
   /// tiles whose size does not depend on the data.
   std::span<float> floats(index count) {
     const index rounded = (count + 15) / 16 * 16;
-    LS_ASSERT(used_ + rounded <= static_cast<index>(memory_.size()), "a kernel's tile must fit its scratch memory");
+    LS_ASSERT(used_ + rounded <= static_cast<index>(memory_.size()),
+              "a kernel's tile must fit its scratch memory");
     auto part = memory_.subspan(static_cast<std::size_t>(used_), static_cast<std::size_t>(count));
     used_ += rounded;
     return part;
@@ -58,7 +59,8 @@ class executor {
   template <class F>
   void parallel_for(index count, F&& body) {
     using body_type = std::remove_reference_t<F>;
-    run(count, &body, [](void* f, index item, scratch& local) { (*static_cast<body_type*>(f))(item, local); });
+    run(count, &body,
+        [](void* f, index item, scratch& local) { (*static_cast<body_type*>(f))(item, local); });
   }
 
   /// The calling thread's scratch, for work outside parallel_for or around a loop inside an item.

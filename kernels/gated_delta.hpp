@@ -33,9 +33,10 @@ inline constexpr index gated_delta_chunk = 64;
 void gated_delta_gates_forward(mat g, mat beta, cmat a, cmat b, std::span<const float> a_log,
                                std::span<const float> dt_bias, executor& on);
 ///  d_a, d_b written (=);  d_a_log, d_dt_bias +=
-void gated_delta_gates_backward(mat d_a, mat d_b, std::span<float> d_a_log, std::span<float> d_dt_bias, cmat d_g,
-                                cmat d_beta, cmat a, cmat b, std::span<const float> a_log,
-                                std::span<const float> dt_bias, executor& on);
+void gated_delta_gates_backward(mat d_a, mat d_b, std::span<float> d_a_log,
+                                std::span<float> d_dt_bias, cmat d_g, cmat d_beta, cmat a, cmat b,
+                                std::span<const float> a_log, std::span<const float> dt_bias,
+                                executor& on);
 
 /// Number of floats of `chunk_states` for that many tokens.
 index gated_delta_saved_floats(index tokens, gated_delta_dims n);
@@ -44,14 +45,15 @@ index gated_delta_saved_floats(index tokens, gated_delta_dims n);
 ///  value_dim];  g, beta [tokens, value_heads]
 ///  state [value_heads, key_dim, value_dim]: in, the state before the first token; out, the state after the last.
 ///  chunk_states [gated_delta_saved_floats] written with the state before each chunk; empty: no backward will follow.
-void gated_delta_forward(heads out, std::span<float> state, std::span<float> chunk_states, cheads q, cheads k,
-                         cheads v, cmat g, cmat beta, gated_delta_dims n, executor& on);
+void gated_delta_forward(heads out, std::span<float> state, std::span<float> chunk_states, cheads q,
+                         cheads k, cheads v, cmat g, cmat beta, gated_delta_dims n, executor& on);
 
 ///  d_q, d_k, d_v, d_g, d_beta written (=), with the shapes of q, k, v, g, beta.
 ///  d_state [value_heads, key_dim, value_dim]: in, the gradient of the state after the last token (zero if none
 ///  enters); out, the gradient of the state before the first token.
-void gated_delta_backward(heads d_q, heads d_k, heads d_v, mat d_g, mat d_beta, std::span<float> d_state,
-                          cheads d_out, std::span<const float> chunk_states, cheads q, cheads k, cheads v, cmat g,
+void gated_delta_backward(heads d_q, heads d_k, heads d_v, mat d_g, mat d_beta,
+                          std::span<float> d_state, cheads d_out,
+                          std::span<const float> chunk_states, cheads q, cheads k, cheads v, cmat g,
                           cmat beta, gated_delta_dims n, executor& on);
 
 }  // namespace longstraw::kernels

@@ -21,13 +21,15 @@ index head_workspace_floats(index tokens, index vocabulary);
 ///  lse [tokens] written, for backward.
 ///  Sums run in double within a row: log-probabilities stay right (and at most 0) at any vocabulary.
 ///  If tokens <= head_block_tokens, `workspace` holds the scaled logits afterwards and backward may reuse them.
-void head_forward(std::span<float> logps, std::span<float> entropies, std::span<float> lse, cmat hidden, cmat weight,
-                  std::span<const token_id> targets, float temperature, std::span<float> workspace, executor& on);
+void head_forward(std::span<float> logps, std::span<float> entropies, std::span<float> lse,
+                  cmat hidden, cmat weight, std::span<const token_id> targets, float temperature,
+                  std::span<float> workspace, executor& on);
 
 ///  d_hidden [tokens, hidden size] written (=);  d_weight [vocabulary, hidden size] += ;  d_logps [tokens]
 ///  logits_kept: `workspace` is as head_forward left it (only if tokens <= head_block_tokens); else they are rebuilt.
-void head_backward(mat d_hidden, mat d_weight, std::span<const float> d_logps, std::span<const float> lse, cmat hidden,
-                   cmat weight, std::span<const token_id> targets, float temperature, std::span<float> workspace,
+void head_backward(mat d_hidden, mat d_weight, std::span<const float> d_logps,
+                   std::span<const float> lse, cmat hidden, cmat weight,
+                   std::span<const token_id> targets, float temperature, std::span<float> workspace,
                    bool logits_kept, executor& on);
 
 ///  logits [tokens, vocabulary] written, divided by nothing: for sampling.

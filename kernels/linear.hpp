@@ -10,7 +10,8 @@ namespace longstraw::kernels {
 enum class into { write, add };  ///< result = ..., or result += ...
 
 ///  y [tokens, out] written or added to;  x [tokens, in];  weight [out, in];  bias [out] or empty
-void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, into mode, executor& on);
+void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, into mode,
+                    executor& on);
 
 ///  d_x [tokens, in] written or added to;  d_y [tokens, out]
 void linear_backward_input(mat d_x, cmat d_y, cmat weight, into mode, executor& on);

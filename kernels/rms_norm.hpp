@@ -14,19 +14,20 @@ namespace longstraw::kernels {
 enum class norm_weight { plain, one_plus };  ///< u = w, or u = 1 + w (zero-centred weights)
 
 ///  out, x [tokens, heads, width], may be the same memory;  rstd [tokens, heads] written;  weight [width]
-void rms_norm_forward(heads out, mat rstd, cheads x, std::span<const float> weight, float eps, norm_weight kind,
-                      executor& on);
+void rms_norm_forward(heads out, mat rstd, cheads x, std::span<const float> weight, float eps,
+                      norm_weight kind, executor& on);
 
 ///  d_x [tokens, heads, width] +=;  d_weight [width] +=, summed over tokens in an order that no thread count changes
 void rms_norm_backward(heads d_x, std::span<float> d_weight, cheads d_out, cheads x, cmat rstd,
                        std::span<const float> weight, norm_weight kind, executor& on);
 
 ///  out, x, z [tokens, heads, width];  rstd [tokens, heads] written;  weight [width], plain
-void gated_rms_norm_forward(heads out, mat rstd, cheads x, cheads z, std::span<const float> weight, float eps,
-                            executor& on);
+void gated_rms_norm_forward(heads out, mat rstd, cheads x, cheads z, std::span<const float> weight,
+                            float eps, executor& on);
 
 ///  d_x, d_z written (=);  d_weight [width] +=
-void gated_rms_norm_backward(heads d_x, heads d_z, std::span<float> d_weight, cheads d_out, cheads x, cheads z,
-                             cmat rstd, std::span<const float> weight, executor& on);
+void gated_rms_norm_backward(heads d_x, heads d_z, std::span<float> d_weight, cheads d_out,
+                             cheads x, cheads z, cmat rstd, std::span<const float> weight,
+                             executor& on);
 
 }  // namespace longstraw::kernels

@@ -29,7 +29,8 @@ std::vector<double> rotary_frequencies(const rotary_spec& spec);
 
 /// cos_sin [positions.count(), width] written: a row is width/2 cosines, then width/2 sines. The angle is formed in
 /// double: at position 4,000,000 a float angle would be off by a tenth of a radian.
-void rotary_angles(mat cos_sin, token_range positions, std::span<const double> frequencies, executor& on);
+void rotary_angles(mat cos_sin, token_range positions, std::span<const double> frequencies,
+                   executor& on);
 
 /// x [tokens, heads, width of the head] turned in place.
 void rotary_forward(heads x, cmat cos_sin, executor& on);

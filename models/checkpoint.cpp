@@ -208,9 +208,7 @@ void checkpoint::write_files(const fs::path& folder, const parameter_store& stor
                                         file.find(name)->type)
                           : as_on_disk(file, name));
     }
-    auto metadata = file.metadata();
-    metadata.erase("source");  // these weights are no longer what a random checkpoint was born with
-    write_safetensors(folder / file.path().filename(), tensors, metadata);
+    write_safetensors(folder / file.path().filename(), tensors, file.metadata());
   }
   const bool sharded = files_.size() != 1 || files_.front().path().filename() != single_name;
   if (sharded) copy_whole(folder_ / index_name, folder / index_name);

@@ -6,8 +6,8 @@
 #include <longstraw/models/replace.hpp>
 #include <longstraw/models/safetensors.hpp>
 
-#include <filesystem>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -59,12 +59,10 @@ void check_replaceable(const std::filesystem::path& folder);
 std::string preset_config(std::string_view size);
 std::vector<std::string> preset_names();
 
-/// What the safetensors metadata of a random checkpoint says under "source".
-inline constexpr const char* random_checkpoint_source = "longstraw new-model";
-
 /// Writes a random checkpoint of that config.json text: normal weights with standard deviation 0.02 (initializer_range),
 /// neutral norms, and for the gated delta net the initialisation of its paper, A uniform in [0, 16] and dt log-uniform
 /// in [0.001, 0.1], so that the state remembers. Same seed, same bits.
-void write_random_checkpoint(const std::filesystem::path& folder, const std::string& config_text, std::uint64_t seed);
+void write_random_checkpoint(const std::filesystem::path& folder, const std::string& config_text,
+                             std::uint64_t seed);
 
 }  // namespace longstraw::models

@@ -13,8 +13,8 @@ namespace longstraw::models {
 
 enum class architecture {
   qwen3_5,  ///< qwen3_5_text, or the language tower of qwen3_5: gated delta net and gated attention layers
-  qwen3,    ///< dense decoder with q/k norm
-  llama,    ///< dense decoder, optional biases
+  qwen3,  ///< dense decoder with q/k norm
+  llama,  ///< dense decoder, optional biases
 };
 
 enum class layer_kind { full_attention, gated_delta_net };

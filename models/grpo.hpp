@@ -55,7 +55,8 @@ struct response {
   double reward = 0;
   double advantage = 0;
   std::vector<float> old_logps;  ///< [tokens], or empty: scored from the current parameters
-  std::vector<float> ref_logps;  ///< [tokens], or empty: scored from the reference model if beta is not 0
+  std::vector<float>
+      ref_logps;  ///< [tokens], or empty: scored from the reference model if beta is not 0
 };
 
 /// One prompt and its responses.
@@ -88,7 +89,8 @@ struct response_loss {
   double kl = 0;           ///< sum over its loss tokens of the k3 estimator, unscaled
   double entropy = 0;      ///< sum over its loss tokens
   index clipped_low = 0;   ///< loss tokens whose ratio was clipped from below (advantage < 0)
-  index clipped_high = 0;  ///< ... from above (advantage > 0); for cispo: ratio above epsilon_high, advantage > 0
+  index clipped_high =
+      0;  ///< ... from above (advantage > 0); for cispo: ratio above epsilon_high, advantage > 0
   double ratio_min = 0, ratio_max = 0;
 };
 
@@ -96,7 +98,8 @@ struct response_loss {
 /// logps, old_logps [tokens]; ref_logps [tokens], or empty if beta is 0.
 response_loss evaluate_response(std::span<float> d_logps, std::span<const float> logps,
                                 std::span<const float> old_logps, std::span<const float> ref_logps,
-                                std::span<const float> entropies, double advantage, index loss_tokens,
-                                const group_counts& counts, const loss_settings& s);
+                                std::span<const float> entropies, double advantage,
+                                index loss_tokens, const group_counts& counts,
+                                const loss_settings& s);
 
 }  // namespace longstraw::models

@@ -13,13 +13,14 @@ namespace longstraw::models {
 
 /// Workspace and results of the head for one suffix. All sized for `tokens`; views of memory that the caller owns.
 struct head_pass {
-  mat hidden;                             ///< [tokens, hidden]: the last layer's output
-  mat d_hidden;                           ///< [tokens, hidden] written by backward
-  std::span<const token_id> targets;      ///< [tokens]
+  mat hidden;                         ///< [tokens, hidden]: the last layer's output
+  mat d_hidden;                       ///< [tokens, hidden] written by backward
+  std::span<const token_id> targets;  ///< [tokens]
   float temperature = 1.0f;
-  std::span<float> logps, entropies;      ///< [tokens] written by forward
-  std::span<const float> d_logps;         ///< [tokens] read by backward
-  std::span<float> workspace;             ///< [head_workspace_floats(tokens)], kept between forward and backward
+  std::span<float> logps, entropies;  ///< [tokens] written by forward
+  std::span<const float> d_logps;     ///< [tokens] read by backward
+  std::span<float>
+      workspace;  ///< [head_workspace_floats(tokens)], kept between forward and backward
   kernels::executor* on = nullptr;
 };
 
@@ -38,7 +39,8 @@ class language_model {
   const layer_program& layer(index l) const { return *layers_[static_cast<std::size_t>(l)]; }
 
   /// hidden [tokens, hidden] written from the embedding; angles [tokens, rotary width] written for `positions`.
-  void embed(mat hidden, mat angles, std::span<const token_id> ids, token_range positions, kernels::executor& on) const;
+  void embed(mat hidden, mat angles, std::span<const token_id> ids, token_range positions,
+             kernels::executor& on) const;
   /// Adds d_hidden to the embedding's gradient.
   void embed_backward(cmat d_hidden, std::span<const token_id> ids, kernels::executor& on) const;
 
@@ -49,7 +51,8 @@ class language_model {
   void head_backward(head_pass& pass) const;
   index head_workspace_floats(index tokens) const;
   /// logits [1, vocabulary] of the last token of `hidden`; workspace [hidden size + 1].
-  void last_logits(mat logits, cmat hidden, std::span<float> workspace, kernels::executor& on) const;
+  void last_logits(mat logits, cmat hidden, std::span<float> workspace,
+                   kernels::executor& on) const;
 
  private:
   struct head_workspace;

@@ -27,7 +27,13 @@ namespace longstraw::models {
 /// | merge_partials  | partial (O, LSE) to the query's owner, LSE merge           | (dO, LSE, delta) to all ranks        |
 /// | tokens_to_heads | all-to-all from token slices to head slices                | heads_to_tokens                      |
 /// | heads_to_tokens | all-to-all from head slices to token slices                | tokens_to_heads                      |
-enum class exchange : std::uint8_t { none, gather_queries, merge_partials, tokens_to_heads, heads_to_tokens };
+enum class exchange : std::uint8_t {
+  none,
+  gather_queries,
+  merge_partials,
+  tokens_to_heads,
+  heads_to_tokens
+};
 std::string_view to_string(exchange e);
 
 struct segment {
@@ -57,9 +63,9 @@ struct state_page {
 /// `keep`, backward in reverse order.
 struct layer_pass {
   token_range positions;  ///< of the pass's tokens in the whole sequence
-  mat hidden;             ///< [tokens, hidden]: in, the layer's input; after the last segment, its output
-  mat d_hidden;           ///< [tokens, hidden], backward: in, gradient of the output; out, gradient of the input
-  cmat angles;            ///< [tokens, rotary width]: kernels::rotary_angles of `positions`
+  mat hidden;  ///< [tokens, hidden]: in, the layer's input; after the last segment, its output
+  mat d_hidden;  ///< [tokens, hidden], backward: in, gradient of the output; out, gradient of the input
+  cmat angles;  ///< [tokens, rotary width]: kernels::rotary_angles of `positions`
 
   /// Pages in order of position. If `writes_pages`, they include room for the pass's own tokens, which the program
   /// writes there; else they hold earlier tokens only and the pass's own stay in `activations`. A pass that writes pages

@@ -52,7 +52,8 @@ class parameter_store {
  public:
   /// Weights come from the arena "parameters", gradients from "gradients", moments from "moments", each with `prefix`
   /// in front ("reference " for a reference model). All zero at first.
-  parameter_store(parameter_layout layout, parameter_use use, memory::budget& budget, const std::string& prefix = "");
+  parameter_store(parameter_layout layout, parameter_use use, memory::budget& budget,
+                  const std::string& prefix = "");
 
   const parameter_layout& layout() const { return layout_; }
   bool trains() const { return static_cast<bool>(gradients_); }
@@ -68,7 +69,8 @@ class parameter_store {
  private:
   static std::span<float> part(const memory::buffer& b, const parameter& p) {
     if (!b) return {};
-    return b.floats().subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
+    return b.floats().subspan(static_cast<std::size_t>(p.offset),
+                              static_cast<std::size_t>(p.count));
   }
 
   parameter_layout layout_;
@@ -86,7 +88,8 @@ struct vector_parameter {
 };
 
 /// The tensors `first` .. `last` (neighbours in the layout, same row length) as one matrix [sum of rows, row length].
-matrix_parameter stacked(const parameter_store& store, const std::string& first, const std::string& last);
+matrix_parameter stacked(const parameter_store& store, const std::string& first,
+                         const std::string& last);
 /// One tensor as a matrix: its first dimension as rows, the product of the others as columns.
 matrix_parameter matrix_of(const parameter_store& store, const std::string& name);
 vector_parameter vector_of(const parameter_store& store, const std::string& name);

@@ -116,8 +116,7 @@ void write_random_checkpoint(const std::filesystem::path& folder, const std::str
   replace_folder(folder, [&](const std::filesystem::path& fresh) {
     const auto file = open_for_writing(fresh / "config.json");
     write_all(file.get(), fresh / "config.json", config_text);
-    write_safetensors(fresh / "model.safetensors", tensors,
-                      {{"format", "pt"}, {"source", random_checkpoint_source}});
+    write_safetensors(fresh / "model.safetensors", tensors, {{"format", "pt"}});
   });
 }
 

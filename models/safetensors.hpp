@@ -25,9 +25,9 @@ std::string shape_text(std::span<const index> shape);
 
 struct tensor_info {
   dtype type = dtype::f32;
-  std::string type_name;     ///< as written in the file
+  std::string type_name;  ///< as written in the file
   std::vector<index> shape;
-  std::uint64_t begin = 0;   ///< byte offsets in the file, half-open
+  std::uint64_t begin = 0;  ///< byte offsets in the file, half-open
   std::uint64_t end = 0;
   index count() const;
 };
@@ -64,9 +64,9 @@ class safetensors_file {
 
 /// Checks a header (the JSON text) against the size of the data that follows it. Used by safetensors_file and the fuzzer.
 /// Offsets in the result are relative to the first data byte.
-std::map<std::string, tensor_info> parse_safetensors_header(std::string_view json, std::uint64_t data_bytes,
-                                                            const std::string& file,
-                                                            std::map<std::string, std::string>& metadata);
+std::map<std::string, tensor_info> parse_safetensors_header(
+    std::string_view json, std::uint64_t data_bytes, const std::string& file,
+    std::map<std::string, std::string>& metadata);
 
 /// A tensor to be written: `fill(offset, bytes)` is called for consecutive blocks and provides the tensor's bytes, so
 /// that nothing needs to be held whole.

@@ -18,34 +18,19 @@ struct new_model_options {
   index seed = 0;
 };
 
-/// Weights that took someone's training or download are never replaced by random ones.
-void check_random(const std::filesystem::path& folder) {
+/// Weights that took someone's training or download are never replaced by random ones: nothing is.
+void check_empty(const std::filesystem::path& folder) {
   std::error_code ignored;
-  const auto weights = folder / "model.safetensors";
-  if (!std::filesystem::is_directory(folder, ignored) || std::filesystem::is_empty(folder, ignored))
-    return;
-  bool only_ours = true;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    only_ours = only_ours && (name == "config.json" || name == "generation_config.json" ||
-                              name == "model.safetensors");
-  }
-  if (only_ours && std::filesystem::exists(weights, ignored)) {
-    const models::safetensors_file file(weights);
-    const auto source = file.metadata().find("source");
-    if (source != file.metadata().end() && source->second == models::random_checkpoint_source)
-      return;
-  }
-  fail(errc::bad_input,
-       "--out {} holds files that new-model did not make and is not replaced; give another folder",
-       folder.string());
+  if (std::filesystem::is_directory(folder, ignored) && !std::filesystem::is_empty(folder, ignored))
+    fail(errc::bad_input, "--out {} holds files and is not replaced; give another folder",
+         folder.string());
 }
 
 int run_new_model(const new_model_options& o) {
   if (o.size.empty() == o.config.empty())
     throw usage_error("one of --size and --model-config is required, and not both");
   check_output_folder(o.out, "config.json");
-  check_random(o.out);
+  check_empty(o.out);
   const std::string config = o.size.empty() ? models::read_text(o.config, config_bytes_max)
                                             : models::preset_config(o.size);
   models::write_random_checkpoint(o.out, config, static_cast<std::uint64_t>(o.seed));

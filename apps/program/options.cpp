@@ -194,8 +194,9 @@ void check_results_apart(const given_paths& given) {
       if (&other == &path) continue;
       const fs::path relative = place(path).lexically_relative(place(other));
       const bool same = relative == ".";
-      const bool in = !relative.empty() && !same && *relative.begin() != "..";
-      if (same || (in && !is_result(other_flag)))
+      const bool folder = other_flag == "--model" || other_flag == "--reference";
+      const bool in = folder && !relative.empty() && !same && *relative.begin() != "..";
+      if (same || in)
         fail(errc::bad_input, "{} {} {} {} {}; results must not replace it", flag, path.string(),
              same ? "is the same as" : "lies inside", other_flag, other.string());
     }

@@ -67,7 +67,8 @@ inline vec exchange(vec v, std::integer_sequence<int, Lane...>) {
 /// Joins all lanes with `join`, halves first: the order depends on the number of lanes alone.
 template <int Distance = static_cast<int>(lanes) / 2, class Join>
 inline float join_lanes(vec v, Join join) {
-  const vec joined = join(v, exchange<Distance>(v, std::make_integer_sequence<int, static_cast<int>(lanes)>{}));
+  const vec joined =
+      join(v, exchange<Distance>(v, std::make_integer_sequence<int, static_cast<int>(lanes)>{}));
   if constexpr (Distance > 1)
     return join_lanes<Distance / 2>(joined, join);
   else
@@ -89,7 +90,8 @@ inline vec exp(vec x) {
   constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.42860682030941723e-6f;
   constexpr float lowest = -87.3f, highest = 89.0f;
 #if defined(__AVX512F__)
-  const vec bounded = _mm512_maskz_min_ps(0xffff, splat(highest), x);  // the second operand if x is NaN
+  const vec bounded =
+      _mm512_maskz_min_ps(0xffff, splat(highest), x);  // the second operand if x is NaN
 #else
   const vec bounded = max(min(x, splat(highest)), splat(lowest));
 #endif
@@ -126,10 +128,12 @@ template <class F>
 inline void for_each_vec(index n, F&& body) {
   index i = 0;
   for (; i + lanes <= n; i += lanes)
-    body(i, [i](const float* p) { return load(p + i); }, [i](float* p, vec v) { store(p + i, v); });
+    body(
+        i, [i](const float* p) { return load(p + i); }, [i](float* p, vec v) { store(p + i, v); });
   if (const index rest = n - i; rest > 0)
-    body(i, [i, rest](const float* p) { return load_part(p + i, rest); },
-         [i, rest](float* p, vec v) { store_part(p + i, v, rest); });
+    body(
+        i, [i, rest](const float* p) { return load_part(p + i, rest); },
+        [i, rest](float* p, vec v) { store_part(p + i, v, rest); });
 }
 
 }  // namespace longstraw::kernels::simd

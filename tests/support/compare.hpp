@@ -37,7 +37,8 @@ class guarded {
   static constexpr std::size_t margin = 32;
 
   explicit guarded(index count, float fill = std::numeric_limits<float>::quiet_NaN())
-      : memory_(static_cast<std::size_t>(count) + 2 * margin, guard), count_(static_cast<std::size_t>(count)) {
+      : memory_(static_cast<std::size_t>(count) + 2 * margin, guard),
+        count_(static_cast<std::size_t>(count)) {
     LS_ASSERT(count >= 0, "a count is not negative");
     std::fill(memory_.begin() + margin, memory_.end() - margin, fill);
   }
@@ -86,8 +87,8 @@ inline double float32_bound(index reduction) {
 /// Central difference of `loss` in each of `count` evenly spread coordinates of x, against `gradient`; returns the
 /// relative error over those coordinates.
 template <class Loss>
-double finite_difference_error(std::vector<double>& x, const std::vector<double>& gradient, Loss&& loss,
-                               std::size_t count = 24, double step = 1e-5) {
+double finite_difference_error(std::vector<double>& x, const std::vector<double>& gradient,
+                               Loss&& loss, std::size_t count = 24, double step = 1e-5) {
   REQUIRE(x.size() == gradient.size());
   std::vector<double> got, want;
   const std::size_t stride = std::max<std::size_t>(1, x.size() / count);
