@@ -119,7 +119,7 @@ void layer::lease_next(const work_ptr& w) {
   ask(page_store_, env.limits.page, lease_pages{{}, owner})
       .then(on_answer<pages_leased>([this, w, owner](const pages_leased& m) {
               w->leased.push_back(owner);
-            w->page_memory.push_back(m.data);
+              w->page_memory.push_back(m.data);
               if (w->request.pass->of->number != job_number_)
                 return give_back_leases(*w);  // released meanwhile
               add_pages(*w, owner, *m.data);

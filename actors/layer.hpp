@@ -34,9 +34,9 @@ class layer : public actor_base<messages::layer_actor> {
   struct work {
     messages::run_entry request;
     models::layer_pass pass;
-    std::vector<models::state_page> pages;       // what pass.pages points to
+    std::vector<models::state_page> pages;  // what pass.pages points to
     std::vector<std::shared_ptr<const std::vector<float*>>> page_memory;  // PP-4: until it has run
-    std::vector<messages::page_owner> to_lease;  // still to ask for
+    std::vector<messages::page_owner> to_lease;                           // still to ask for
     std::vector<messages::page_owner> leased;
     std::shared_ptr<memory::buffer> recurrent;  // what pass.recurrent_before points to
     std::shared_ptr<memory::buffer>
