@@ -42,7 +42,7 @@ void layer::start_job(const run_entry& m) {
   prompt_tokens_ = static_cast<index>(of.data->prompt.size());
   rank_ = m.reply_to;
   failed_ = false;
-  const index floats = of.model->layer(number_).state().recurrent_floats;
+  const index floats = of.model->layer(number_).state({}).recurrent_floats;
   captured_ = std::make_shared<memory::buffer>(state_arena_->allocate_floats(floats));
 }
 
@@ -73,7 +73,7 @@ void layer::start_entry(const run_entry& m) {
   if (what == verb::forward_layer) kept_[m.entry.response] = w;
 
   w->recurrent = captured_;
-  const bool pages = of.model->layer(number_).state().page_floats_per_token > 0;
+  const bool pages = of.model->layer(number_).state({}).page_floats_per_token > 0;
   const index captured_tokens = prompt_tokens_ - 1;
   if (pages && captured_tokens > 0) reserve(w, {of.number, number_, -1}, captured_tokens);
   if (what == verb::decode_layer) {
@@ -102,7 +102,7 @@ void layer::reserve(const work_ptr& w, const page_owner& owner, index tokens) {
   w->to_lease.push_back(owner);
   if (!reserved_.insert(owner).second) return;
   const job& of = *w->request.pass->of;
-  const index floats = of.model->layer(number_).state().page_floats_per_token;
+  const index floats = of.model->layer(number_).state({}).page_floats_per_token;
   ask(page_store_, env.limits.page, reserve_pages{{}, owner, tokens, of.page_tokens, floats})
       .then(on_answer<pages_reserved>([](const pages_reserved&) {}),
             [this, w](const caf::error& e) { report(*w, from_caf(this->system(), e)); });
@@ -154,6 +154,8 @@ void layer::prepare(work& w) {
   p.d_hidden = t.d_hidden;
   p.angles = t.angles;
   p.pages = w.pages;
+  p.whole = t.positions;
+  p.gradients = t.of->model->parameters()->gradients();
   p.writes_pages = changes_state;
   p.recurrent_before = w.recurrent->floats();
   if (changes_state) p.recurrent_after = w.recurrent->floats();

@@ -30,8 +30,8 @@ workspace_sizes workspace_of(const job& j) {
   w.angles = w.pass_tokens * model.config().rotary.width;
   index kept = 0;
   for (index l = 0; l < model.layer_count(); ++l) {
-    w.activations = std::max(w.activations, model.layer(l).activation_floats(w.pass_tokens));
-    if (w.replay_tokens > 0) kept += model.layer(l).activation_floats(w.replay_tokens);
+    w.activations = std::max(w.activations, model.layer(l).activation_floats(w.pass_tokens, {}));
+    if (w.replay_tokens > 0) kept += model.layer(l).activation_floats(w.replay_tokens, {});
   }
   w.activations = std::max(w.activations, kept);
   const index head_tokens = std::max(w.replay_tokens, score_tokens);
@@ -61,7 +61,7 @@ std::size_t state_bytes(const job& j, index captured_tokens) {
     }
   std::size_t bytes = 0;
   for (index l = 0; l < j.model->layer_count(); ++l) {
-    const models::state_spec s = j.model->layer(l).state();
+    const models::state_spec s = j.model->layer(l).state({});
     const auto pages = [&](index tokens) {
       return float_bytes(kernels::blocks_of(tokens, j.page_tokens) * j.page_tokens *
                          s.page_floats_per_token);

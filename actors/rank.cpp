@@ -106,6 +106,7 @@ void rank::issue(index number) {
     case verb::capture_layer:
     case verb::score_layer:
     case verb::forward_layer:
+    case verb::rebuild_layer:
     case verb::decode_layer:
     case verb::backward_layer:
       tell(layers_[static_cast<std::size_t>(e.layer)],
@@ -148,7 +149,7 @@ void rank::begin_pass(const schedule_entry& e) {
     p->d_hidden = {space_->d_hidden.floats().data(), tokens, model.config().hidden_size};
     std::size_t used = 0;
     for (index l = 0; l < model.layer_count(); ++l) {
-      const auto floats = static_cast<std::size_t>(model.layer(l).activation_floats(tokens));
+      const auto floats = static_cast<std::size_t>(model.layer(l).activation_floats(tokens, {}));
       p->kept_activations.push_back(space_->activations.floats().subspan(used, floats));
       used += floats;
     }
@@ -201,6 +202,7 @@ void run_head(token_pass& pass, bool with_loss, kernels::executor& on) {
     fail(errc::not_finite, "the loss of response {} of {} is {}; nothing was committed",
          pass.response, of.data->name, result.loss.loss);
   head.d_logps = d_logps;
+  head.gradients = of.model->parameters()->gradients();
   of.model->head_backward(head);
 }
 
@@ -219,7 +221,7 @@ void rank::loss_head(index number, const schedule_entry& e) {
 
 void rank::embed_backward(index number, const schedule_entry& e) {
   submit(number, e, [p = pass_](kernels::executor& on) {
-    p->of->model->embed_backward(p->d_hidden, p->ids, on);
+    p->of->model->embed_backward(p->d_hidden, p->ids, p->of->model->parameters()->gradients(), on);
     p->of->results[static_cast<std::size_t>(p->response)].replayed = true;
   });
 }

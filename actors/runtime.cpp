@@ -94,6 +94,10 @@ runtime::runtime(runtime_options options, std::shared_ptr<const models::language
   const auto at_least_one = [](const char* what, index value) {
     if (value < 1) fail(errc::bad_input, "{} is {}, expected at least 1", what, value);
   };
+  if (options_.ranks < 1 || options_.ranks > runtime_options::ranks_max)
+    fail(errc::bad_input, "runtime_options::ranks is {}, expected 1 to {}", options_.ranks,
+         runtime_options::ranks_max);
+  if (options_.ranks > 1) fail(errc::bad_input, "this version runs on one rank");
   at_least_one("runtime_options::threads", options_.threads);
   at_least_one("runtime_options::chunk_tokens", options_.chunk_tokens);
   at_least_one("runtime_options::page_tokens", options_.page_tokens);
@@ -203,7 +207,7 @@ job_ptr new_job(const char* name, index number,
 }
 
 job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_point begin) {
-  job_seconds out{s.capture, s.score, s.replay, 0, s.decode, s.commit, 0};
+  job_seconds out{s.capture, s.score, s.replay, s.sweep, s.decode, s.commit, 0};
   out.step = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return out;
 }
@@ -213,6 +217,8 @@ job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_p
 job_ptr runtime::make_step(const models::group& g, const step_settings& s) const {
   if (!model_->parameters()->trains())
     fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");
+  if (s.gradient == gradient_mode::full || s.checkpoint == checkpointing::layer)
+    fail(errc::bad_input, "this version computes the frozen gradient without checkpointing");
   auto j = new_job("step", ++jobs_, model_, g, options_);
   j->loss = s.loss;
   j->counts = models::counts_of(g, s.loss);

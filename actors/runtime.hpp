@@ -23,7 +23,11 @@
 namespace longstraw::actors {
 
 struct runtime_options {
-  int threads = 1;            ///< compute threads of the lane
+  /// Ranks in this process, 1 to ranks_max: each has its own page store, lane and shard of the optimizer. Log-
+  /// probabilities and gradients do not depend on it beyond rounding.
+  index ranks = 1;
+  static constexpr index ranks_max = 16;
+  int threads = 1;            ///< compute threads of each rank's lane
   index chunk_tokens = 1024;  ///< prompt tokens that run through the layers at once
   index page_tokens = 256;    ///< tokens of a page of conditional state
   std::string arena_prefix;   ///< in front of arena names; two runtimes on one budget need two
@@ -43,6 +47,8 @@ struct step_settings {
   models::loss_settings loss;
   messages::optimizer_settings optimizer;
   index optimizer_step = 1;  ///< from 1
+  messages::gradient_mode gradient = messages::gradient_mode::frozen;
+  messages::checkpointing checkpoint = messages::checkpointing::none;
   /// Old log-probabilities that are not given are those of the current parameters. A replay
   /// computes them anyway, with the arithmetic of scoring and hence the same bits, so by default
   /// they are taken from there. true: a scoring pass of its own comes first.

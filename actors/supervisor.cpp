@@ -6,7 +6,8 @@ using namespace messages;
 using clock = std::chrono::steady_clock;
 
 namespace {
-constexpr phase order_of_phases[] = {phase::capture, phase::score, phase::replay, phase::decode};
+constexpr phase order_of_phases[] = {phase::capture, phase::score, phase::replay, phase::sweep,
+                                     phase::decode};
 
 double& seconds_of(phase_seconds& s, phase p) {
   switch (p) {
@@ -16,6 +17,8 @@ double& seconds_of(phase_seconds& s, phase p) {
       return s.score;
     case phase::replay:
       return s.replay;
+    case phase::sweep:
+      return s.sweep;
     case phase::decode:
       return s.decode;
   }

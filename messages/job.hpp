@@ -31,6 +31,12 @@ struct response_result {
   std::mt19937_64 random;
 };
 
+/// Which part of the gradient a step computes.
+enum class gradient_mode : std::uint8_t {
+  frozen,  ///< through the suffixes; the prompt's conditional state is a constant
+  full,    ///< through the prompt as well: a reverse sweep over its chunks follows the replays
+};
+std::string_view to_string(gradient_mode m);
 /// How the optimizer ends a step.
 struct optimizer_settings {
   kernels::adamw_settings adamw;
@@ -41,7 +47,7 @@ struct optimizer_settings {
 
 /// Seconds of wall time by phase.
 struct phase_seconds {
-  double capture = 0, score = 0, replay = 0, decode = 0, commit = 0;
+  double capture = 0, score = 0, replay = 0, sweep = 0, decode = 0, commit = 0;
 };
 
 struct commit_result {
@@ -63,6 +69,8 @@ struct job {
   index page_tokens = 256;
   std::string arena_prefix;  ///< in front of the names of the arenas that the job draws on
   bool commits = false;      ///< ends in a transaction
+  gradient_mode gradient = gradient_mode::frozen;
+  checkpointing checkpoint = checkpointing::none;
   optimizer_settings optimizer;
   index optimizer_step = 1;  ///< for bias correction, from 1
   kernels::sampling_settings sampling;

@@ -88,7 +88,7 @@ attention_layer::views attention_layer::carve(const layer_pass& pass) const {
   return m;
 }
 
-index attention_layer::activation_floats(index tokens) const {
+index attention_layer::activation_floats(index tokens, const rank_share&) const {
   carver from(nullptr);
   carve(from, tokens);
   return from.highest();
@@ -186,12 +186,12 @@ void attention_layer::project_backward(layer_pass& pass) const {
   }
   kernels::rotary_backward(k(m.d_projected), pass.angles, on);
   if (qk_norm_)
-    kernels::rms_norm_backward(raw_k(m.d_projected), k_norm_.d, k(m.d_projected),
+    kernels::rms_norm_backward(raw_k(m.d_projected), k_norm_.d(pass.gradients), k(m.d_projected),
                                raw_k(m.projected), m.k_rstd, k_norm_.w, norm_kind_, on);
   if (!pass.state_only) {
     kernels::rotary_backward(q(m.d_projected), pass.angles, on);
     if (qk_norm_)
-      kernels::rms_norm_backward(raw_q(m.d_projected), q_norm_.d, q(m.d_projected),
+      kernels::rms_norm_backward(raw_q(m.d_projected), q_norm_.d(pass.gradients), q(m.d_projected),
                                  raw_q(m.projected), m.q_rstd, q_norm_.w, norm_kind_, on);
   }
 
@@ -199,12 +199,13 @@ void attention_layer::project_backward(layer_pass& pass) const {
   const mat d_product = m.d_projected.col_range(first, product_floats());
   const mat normed(m.work.data, pass.tokens(), hidden_);
   norm_input(normed, m.rstd, m.input, on);
-  kernels::linear_backward_weight(qkv_.d.row_range(first, product_floats()),
-                                  from_column(qkv_bias_.d, first), d_product, normed, on);
+  kernels::linear_backward_weight(qkv_.d(pass.gradients).row_range(first, product_floats()),
+                                  from_column(qkv_bias_.d(pass.gradients), first), d_product,
+                                  normed, on);
   const mat d_normed = normed;
   kernels::linear_backward_input(d_normed, d_product, qkv_.w.row_range(first, product_floats()),
                                  into::write, on);
-  kernels::rms_norm_backward(one_head(pass.d_hidden), norm_.d, one_head(d_normed),
+  kernels::rms_norm_backward(one_head(pass.d_hidden), norm_.d(pass.gradients), one_head(d_normed),
                              one_head(m.input), m.rstd, norm_.w, norm_kind_, on);
 }
 
@@ -271,14 +272,14 @@ void attention_layer::output(layer_pass& pass) const {
 void attention_layer::output_backward(layer_pass& pass) const {
   const views m = carve(pass);
   kernels::executor& on = *pass.on;
-  ffn_.backward(pass.d_hidden, m.ffn, on);
+  ffn_.backward(pass.d_hidden, m.ffn, pass.gradients, on);
 
   const mat work(m.work.data, pass.tokens(), m.attended.cols);
   const heads work_heads = split_heads(work, dims_.query_heads);
   const heads attended = split_heads(m.attended, dims_.query_heads);
   if (gated_) kernels::sigmoid_gate_forward(work_heads, attended, gate(m.projected), on);
-  kernels::linear_backward_weight(out_.d, out_bias_.d, pass.d_hidden, gated_ ? work : m.attended,
-                                  on);
+  kernels::linear_backward_weight(out_.d(pass.gradients), out_bias_.d(pass.gradients),
+                                  pass.d_hidden, gated_ ? work : m.attended, on);
   kernels::linear_backward_input(work, pass.d_hidden, out_.w, into::write, on);
   set_zero(m.d_projected, on);  // attention and the norms add to it
   if (gated_)

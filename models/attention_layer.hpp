@@ -22,8 +22,8 @@ class attention_layer final : public layer_program {
 
   std::string_view kind() const override { return "attention"; }
   std::span<const segment> segments() const override;
-  state_spec state() const override { return {kv_.floats_per_token(), 0}; }
-  index activation_floats(index tokens) const override;
+  state_spec state(const rank_share&) const override { return {kv_.floats_per_token(), 0}; }
+  index activation_floats(index tokens, const rank_share& at) const override;
   void forward(std::size_t s, layer_pass& pass) const override;
   void backward(std::size_t s, layer_pass& pass) const override;
 

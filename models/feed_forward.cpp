@@ -18,7 +18,7 @@ vector_parameter stacked_vector(const parameter_store& store, const std::string&
   const matrix_parameter m = stacked(store, first, last);
   LS_ASSERT(m.w.cols == 1, "only vectors stack to a vector");
   const auto count = static_cast<std::size_t>(m.w.rows);
-  return {{m.w.data, count}, {m.d.data, m.d.data ? count : 0}};
+  return {{m.w.data, count}, m.offset};
 }
 
 feed_forward::feed_forward(const model_config& config, const std::string& layer,
@@ -60,14 +60,15 @@ void feed_forward::forward(mat hidden, const feed_forward_pass& pass, bool keep,
   kernels::linear_forward(hidden, product, down_.w, down_bias_.w, into::add, on);
 }
 
-void feed_forward::backward(mat d_hidden, const feed_forward_pass& pass,
+void feed_forward::backward(mat d_hidden, const feed_forward_pass& pass, std::span<float> gradients,
                             kernels::executor& on) const {
   const mat gate = pass.gate_up.col_range(0, intermediate_);
   const mat up = pass.gate_up.col_range(intermediate_, 2 * intermediate_);
 
   const mat product(pass.scratch.data, d_hidden.rows, intermediate_);
   kernels::swiglu_forward(product, gate, up, on);
-  kernels::linear_backward_weight(down_.d, down_bias_.d, d_hidden, product, on);
+  kernels::linear_backward_weight(down_.d(gradients), down_bias_.d(gradients), d_hidden, product,
+                                  on);
   const mat d_product = product;  // the product is not needed any more
   kernels::linear_backward_input(d_product, d_hidden, down_.w, into::write, on);
   kernels::swiglu_backward(gate, up, d_product, gate, up, on);
@@ -75,11 +76,12 @@ void feed_forward::backward(mat d_hidden, const feed_forward_pass& pass,
   const mat normed(pass.scratch.data, d_hidden.rows, hidden_);
   kernels::rms_norm_forward(one_head(normed), pass.rstd, one_head(pass.input), norm_.w, eps_,
                             norm_kind_, on);
-  kernels::linear_backward_weight(gate_up_.d, gate_up_bias_.d, pass.gate_up, normed, on);
+  kernels::linear_backward_weight(gate_up_.d(gradients), gate_up_bias_.d(gradients), pass.gate_up,
+                                  normed, on);
   const mat d_normed = normed;
   kernels::linear_backward_input(d_normed, pass.gate_up, gate_up_.w, into::write, on);
-  kernels::rms_norm_backward(one_head(d_hidden), norm_.d, one_head(d_normed), one_head(pass.input),
-                             pass.rstd, norm_.w, norm_kind_, on);
+  kernels::rms_norm_backward(one_head(d_hidden), norm_.d(gradients), one_head(d_normed),
+                             one_head(pass.input), pass.rstd, norm_.w, norm_kind_, on);
 }
 
 }  // namespace longstraw::models

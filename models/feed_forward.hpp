@@ -31,8 +31,9 @@ class feed_forward {
 
   /// hidden [tokens, hidden] in and out. keep: backward will follow.
   void forward(mat hidden, const feed_forward_pass& pass, bool keep, kernels::executor& on) const;
-  /// d_hidden [tokens, hidden]: in, gradient of the output; out, of the input.
-  void backward(mat d_hidden, const feed_forward_pass& pass, kernels::executor& on) const;
+  /// d_hidden [tokens, hidden]: in, gradient of the output; out, of the input. gradients: of the pass.
+  void backward(mat d_hidden, const feed_forward_pass& pass, std::span<float> gradients,
+                kernels::executor& on) const;
 
  private:
   index hidden_, intermediate_;

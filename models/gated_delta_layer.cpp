@@ -77,7 +77,7 @@ gated_delta_layer::views gated_delta_layer::carve(const layer_pass& pass) const 
   return m;
 }
 
-index gated_delta_layer::activation_floats(index tokens) const {
+index gated_delta_layer::activation_floats(index tokens, const rank_share&) const {
   carver from(nullptr);
   carve(from, tokens);
   return from.highest();
@@ -155,10 +155,10 @@ void gated_delta_layer::project_backward(layer_pass& pass) const {
   kernels::executor& on = *pass.on;
   const mat normed(m.work.data, pass.tokens(), hidden_);
   norm_input(normed, m.rstd, m.input, on);
-  kernels::linear_backward_weight(in_.d, {}, m.d_projected, normed, on);
+  kernels::linear_backward_weight(in_.d(pass.gradients), {}, m.d_projected, normed, on);
   const mat d_normed = normed;
   kernels::linear_backward_input(d_normed, m.d_projected, in_.w, into::write, on);
-  kernels::rms_norm_backward(one_head(pass.d_hidden), norm_.d, one_head(d_normed),
+  kernels::rms_norm_backward(one_head(pass.d_hidden), norm_.d(pass.gradients), one_head(d_normed),
                              one_head(m.input), m.rstd, norm_.w, norm_kind_, on);
 }
 
@@ -215,9 +215,9 @@ void gated_delta_layer::recur_backward(layer_pass& pass) const {
                                 d_state, split_heads(m.d_out, dims_.value_heads), m.chunk_states,
                                 q(m.convolved), k(m.convolved), v(m.convolved), m.g, m.beta, dims_,
                                 on);
-  kernels::gated_delta_gates_backward(a(m.d_projected), b(m.d_projected), a_log_.d, dt_bias_.d,
-                                      m.d_g, m.d_beta, a(m.projected), b(m.projected), a_log_.w,
-                                      dt_bias_.w, on);
+  kernels::gated_delta_gates_backward(a(m.d_projected), b(m.d_projected), a_log_.d(pass.gradients),
+                                      dt_bias_.d(pass.gradients), m.d_g, m.d_beta, a(m.projected),
+                                      b(m.projected), a_log_.w, dt_bias_.w, on);
 
   mat d_tail, d_next_tail;
   if (full) {
@@ -225,8 +225,8 @@ void gated_delta_layer::recur_backward(layer_pass& pass) const {
     d_next_tail = m.d_tail;
     copy(d_next_tail, d_tail, on);
   }
-  kernels::causal_conv_backward(qkv(m.d_projected), d_tail, conv_.d, d_convolved, d_next_tail,
-                                qkv(m.projected), m.tail, conv_.w, on);
+  kernels::causal_conv_backward(qkv(m.d_projected), d_tail, conv_.d(pass.gradients), d_convolved,
+                                d_next_tail, qkv(m.projected), m.tail, conv_.w, on);
 }
 
 void gated_delta_layer::output(layer_pass& pass) const {
@@ -241,17 +241,17 @@ void gated_delta_layer::output(layer_pass& pass) const {
 void gated_delta_layer::output_backward(layer_pass& pass) const {
   const views m = carve(pass);
   kernels::executor& on = *pass.on;
-  ffn_.backward(pass.d_hidden, m.ffn, on);
+  ffn_.backward(pass.d_hidden, m.ffn, pass.gradients, on);
 
   const mat normed(m.work.data, pass.tokens(), value_floats());
   norm_output(normed, m, on);
-  kernels::linear_backward_weight(out_.d, {}, pass.d_hidden, normed, on);
+  kernels::linear_backward_weight(out_.d(pass.gradients), {}, pass.d_hidden, normed, on);
   const mat d_normed = normed;
   kernels::linear_backward_input(d_normed, pass.d_hidden, out_.w, into::write, on);
-  kernels::gated_rms_norm_backward(split_heads(m.d_out, dims_.value_heads), z(m.d_projected),
-                                   out_norm_.d, split_heads(d_normed, dims_.value_heads),
-                                   split_heads(m.out, dims_.value_heads), z(m.projected),
-                                   m.out_rstd, out_norm_.w, on);
+  kernels::gated_rms_norm_backward(
+      split_heads(m.d_out, dims_.value_heads), z(m.d_projected), out_norm_.d(pass.gradients),
+      split_heads(d_normed, dims_.value_heads), split_heads(m.out, dims_.value_heads),
+      z(m.projected), m.out_rstd, out_norm_.w, on);
 }
 
 }  // namespace longstraw::models

@@ -22,8 +22,10 @@ class gated_delta_layer final : public layer_program {
 
   std::string_view kind() const override { return "gated_delta_net"; }
   std::span<const segment> segments() const override;
-  state_spec state() const override { return {0, dims_.state_floats() + tail_floats()}; }
-  index activation_floats(index tokens) const override;
+  state_spec state(const rank_share&) const override {
+    return {0, dims_.state_floats() + tail_floats()};
+  }
+  index activation_floats(index tokens, const rank_share& at) const override;
   void forward(std::size_t s, layer_pass& pass) const override;
   void backward(std::size_t s, layer_pass& pass) const override;
 

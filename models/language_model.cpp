@@ -44,8 +44,8 @@ void language_model::embed(mat hidden, mat angles, std::span<const token_id> ids
 }
 
 void language_model::embed_backward(cmat d_hidden, std::span<const token_id> ids,
-                                    kernels::executor& on) const {
-  kernels::embedding_backward(embedding_.d, d_hidden, ids, on);
+                                    std::span<float> gradients, kernels::executor& on) const {
+  kernels::embedding_backward(embedding_.d(gradients), d_hidden, ids, on);
 }
 
 struct language_model::head_workspace {
@@ -93,11 +93,12 @@ void language_model::head_backward(head_pass& pass) const {
   kernels::executor& on = *pass.on;
   const bool logits_kept = pass.hidden.rows <= kernels::head_block_tokens(config_.vocabulary);
   // A tied head's gradient meets the embedding's in one tensor: both add to it.
-  kernels::head_backward(w.d_normed, head_.d, pass.d_logps, w.lse, w.normed, head_.w, pass.targets,
-                         pass.temperature, w.logits, logits_kept, on);
+  kernels::head_backward(w.d_normed, head_.d(pass.gradients), pass.d_logps, w.lse, w.normed,
+                         head_.w, pass.targets, pass.temperature, w.logits, logits_kept, on);
   set_zero(pass.d_hidden, on);
-  kernels::rms_norm_backward(one_head(pass.d_hidden), final_norm_.d, one_head(w.d_normed),
-                             one_head(pass.hidden), w.rstd, final_norm_.w, config_.norm, on);
+  kernels::rms_norm_backward(one_head(pass.d_hidden), final_norm_.d(pass.gradients),
+                             one_head(w.d_normed), one_head(pass.hidden), w.rstd, final_norm_.w,
+                             config_.norm, on);
 }
 
 void language_model::last_logits(mat logits, cmat hidden, std::span<float> workspace,

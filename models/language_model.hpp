@@ -11,7 +11,7 @@
 
 namespace longstraw::models {
 
-/// Workspace and results of the head for one suffix. All sized for `tokens`; views of memory that the caller owns.
+/// Workspace and results of the head for one suffix, or one rank's slice of it. All sized for `tokens`; views of memory that the caller owns.
 struct head_pass {
   mat hidden;                         ///< [tokens, hidden]: the last layer's output
   mat d_hidden;                       ///< [tokens, hidden] written by backward
@@ -19,6 +19,7 @@ struct head_pass {
   float temperature = 1.0f;
   std::span<float> logps, entropies;  ///< [tokens] written by forward
   std::span<const float> d_logps;     ///< [tokens] read by backward
+  std::span<float> gradients;         ///< [parameters] += by backward
   std::span<float>
       workspace;  ///< [head_workspace_floats(tokens)], kept between forward and backward
   kernels::executor* on = nullptr;
@@ -41,8 +42,9 @@ class language_model {
   /// hidden [tokens, hidden] written from the embedding; angles [tokens, rotary width] written for `positions`.
   void embed(mat hidden, mat angles, std::span<const token_id> ids, token_range positions,
              kernels::executor& on) const;
-  /// Adds d_hidden to the embedding's gradient.
-  void embed_backward(cmat d_hidden, std::span<const token_id> ids, kernels::executor& on) const;
+  /// Adds d_hidden to the embedding's gradient within `gradients` [parameters].
+  void embed_backward(cmat d_hidden, std::span<const token_id> ids, std::span<float> gradients,
+                      kernels::executor& on) const;
 
   /// Final norm, head, log-softmax, gather, entropy: fills pass.logps and pass.entropies.
   void head_forward(head_pass& pass) const;

@@ -4,9 +4,10 @@
 //
 // A program is a short list of segments joined by exchanges. A segment is local work on this rank's slice, forward and
 // backward; an exchange is a named movement of data between ranks, each with its transpose for the backward pass. The
-// program names the exchange, the runtime performs it. With one rank every exchange is the identity.
+// program names the exchange, and says what it gives and how it takes; the runtime moves it. On one rank every exchange is
+// the identity.
 //
-// Capture, scoring, replay and decoding call the same segments on a `layer_pass`; they differ only in where the
+// Capture, scoring, replay, the sweep and decoding call the same segments on a `layer_pass`; they differ only in where the
 // conditional state lies and in what is kept for backward. They therefore run the same arithmetic in the same blocks.
 
 #include <longstraw/kernels/executor.hpp>
@@ -36,6 +37,31 @@ enum class exchange : std::uint8_t {
 };
 std::string_view to_string(exchange e);
 
+/// Which way data moves through an exchange.
+enum class direction : std::uint8_t { forward, backward };
+std::string_view to_string(direction d);
+
+/// One rank's place among those that share every pass. What is split (tokens, heads) is split in `ranks` consecutive
+/// parts whose sizes differ by at most one; a part may be empty.
+struct rank_share {
+  index rank = 0;
+  index ranks = 1;
+
+  token_range part(index count, index of_rank) const {
+    return {count * of_rank / ranks, count * (of_rank + 1) / ranks};
+  }
+  token_range part(index count) const { return part(count, rank); }
+  /// The part of consecutive tokens that falls to a rank.
+  token_range slice(token_range whole, index of_rank) const {
+    const token_range p = part(whole.count(), of_rank);
+    return {whole.begin + p.begin, whole.begin + p.end};
+  }
+  token_range slice(token_range whole) const { return slice(whole, rank); }
+  /// The largest part that any rank gets of `count`, which grows with `count`: room for a part of it or of less.
+  index largest_part(index count) const { return (count + ranks - 1) / ranks; }
+  bool alone() const { return ranks == 1; }
+};
+
 struct segment {
   std::string_view name;
   exchange after = exchange::none;
@@ -43,26 +69,32 @@ struct segment {
   bool for_state = true;
 };
 
-/// What a layer keeps of earlier tokens.
+/// What a layer keeps of earlier tokens on one rank.
 struct state_spec {
-  index page_floats_per_token = 0;  ///< grows with tokens, kept in pages (keys and values)
-  index recurrent_floats = 0;       ///< fixed size (recurrent matrix and convolution tail)
+  index page_floats_per_token =
+      0;  ///< grows with the rank's tokens, kept in pages (keys and values)
+  index recurrent_floats =
+      0;  ///< fixed size (recurrent matrix and convolution tail of the rank's heads)
 };
 
-/// One page as a program sees it: room for `capacity` tokens of page_floats_per_token floats each, in the program's own
-/// layout, of which the first `tokens` are valid once the current pass has written its own. Token i of the page has
-/// position `position + i`.
+/// Consecutive tokens in one page, as a program sees them. The page has room for `capacity` tokens of
+/// page_floats_per_token floats each, in the program's own layout. Token i of `tokens` has position `position + i` and
+/// lies in slot `slot + i`. On one rank a page is one such run; on several ranks a page may hold parts of several prompt
+/// chunks, and is listed once for each.
 struct state_page {
   float* data = nullptr;
   index capacity = 0;
-  index tokens = 0;
+  index tokens = 0;  ///< valid once the current pass has written its own
   index position = 0;
+  index slot = 0;
 };
 
-/// One run of consecutive tokens through one layer. The same object is handed to every segment, forward and then, if
-/// `keep`, backward in reverse order.
+/// One run of consecutive tokens through one layer, on one rank: its slice of the tokens. The same object is handed to
+/// every segment, forward and then, if `keep`, backward in reverse order.
 struct layer_pass {
-  token_range positions;  ///< of the pass's tokens in the whole sequence
+  token_range positions;  ///< of this rank's tokens in the whole sequence; may be empty
+  token_range whole;      ///< of the tokens of all ranks together; on one rank the same
+  rank_share at;
   mat hidden;  ///< [tokens, hidden]: in, the layer's input; after the last segment, its output
   mat d_hidden;  ///< [tokens, hidden], backward: in, gradient of the output; out, gradient of the input
   cmat angles;  ///< [tokens, rotary width]: kernels::rotary_angles of `positions`
@@ -83,7 +115,11 @@ struct layer_pass {
   std::span<const state_page> page_gradients;
   std::span<float> d_recurrent;
 
-  /// Workspace [activation_floats(tokens)]. What backward needs stays in it between the calls.
+  /// [parameters]: this rank's sum of parameter gradients, in the layout of the parameter store (+=). Read by backward
+  /// only.
+  std::span<float> gradients;
+
+  /// Workspace [activation_floats(whole tokens, at)]. What backward needs stays in it between the calls.
   std::span<float> activations;
   bool keep = false;  ///< backward will follow
   /// Only segments with for_state run and `hidden` is not wanted, so a program may leave out what later segments would
@@ -102,15 +138,35 @@ class layer_program {
   /// "attention", "gated_delta_net": for the schedule and the timeline.
   virtual std::string_view kind() const = 0;
   virtual std::span<const segment> segments() const = 0;
-  virtual state_spec state() const = 0;
-  /// Floats of layer_pass::activations for a pass of that many tokens; grows with `tokens`.
-  virtual index activation_floats(index tokens) const = 0;
+  // What a program can do beyond the frozen gradient on one rank; the runtime refuses the rest by its name.
+  /// Backward honours page_gradients and d_recurrent.
+  virtual bool gives_state_gradient() const { return false; }
+  /// Passes may hold a slice of the tokens.
+  virtual bool runs_on_ranks() const { return false; }
+  virtual state_spec state(const rank_share& at) const = 0;
+  /// Floats of layer_pass::activations on that rank for a pass of `tokens` tokens over all ranks; grows with `tokens`.
+  virtual index activation_floats(index tokens, const rank_share& at) const = 0;
 
   /// Runs segment number `s` of segments().
   virtual void forward(std::size_t s, layer_pass& pass) const = 0;
   /// Runs its backward: parameter gradients are added to (+=), pass.d_hidden is the gradient of the segment's input
   /// afterwards.
   virtual void backward(std::size_t s, layer_pass& pass) const = 0;
+
+  // The exchange after segment `s`, asked for on several ranks only, and only if a later segment follows in the pass.
+  // Forward it stands between the segments s and s + 1; backward, between the backwards of s + 1 and of s. A program
+  // whose segments have no exchange need not say anything here.
+
+  /// Floats that this rank gives in a pass of `tokens` tokens over all ranks; at most that for fewer tokens.
+  virtual index given_floats(std::size_t s, direction d, index tokens, const rank_share& at) const;
+  /// Writes what this rank gives; returns how much of `to`, which has given_floats, it used.
+  virtual index give(std::size_t s, direction d, const layer_pass& pass, std::span<float> to) const;
+  /// Takes this rank's part of what all ranks gave, listed by rank. Sums are formed in that order.
+  virtual void take(std::size_t s, direction d, layer_pass& pass,
+                    std::span<const std::span<const float>> given) const;
 };
+
+/// Whether the ranks meet after segment `s` of a pass.
+bool exchanges_after(std::span<const segment> segments, std::size_t s, bool state_only);
 
 }  // namespace longstraw::models

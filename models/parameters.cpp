@@ -7,7 +7,7 @@ matrix_parameter view(const parameter_store& store, index offset, index rows, in
   const auto begin = static_cast<std::size_t>(offset);
   matrix_parameter m;
   m.w = cmat(store.weights().data() + begin, rows, cols);
-  if (store.trains()) m.d = mat(store.gradients().data() + begin, rows, cols);
+  m.offset = offset;
   return m;
 }
 
@@ -138,7 +138,7 @@ matrix_parameter matrix_of(const parameter_store& store, const std::string& name
 
 vector_parameter vector_of(const parameter_store& store, const std::string& name) {
   const parameter& p = store.layout().at(name);
-  return {store.weights(p), store.gradients(p)};
+  return {store.weights(p), p.offset};
 }
 
 }  // namespace longstraw::models

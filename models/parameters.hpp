@@ -77,14 +77,21 @@ class parameter_store {
   memory::buffer weights_, gradients_, first_moments_, second_moments_;
 };
 
-/// A weight and where its gradient is added; without a gradient array (forward use) `d` is empty.
+/// A weight, and where it lies in an array of the store's layout: gradients are added to the array that a pass brings,
+/// since every rank has its own.
 struct matrix_parameter {
   cmat w;
-  mat d;
+  index offset = 0;
+  mat d(std::span<float> gradients) const {
+    return {gradients.data() + offset, w.rows, w.cols, w.stride};
+  }
 };
 struct vector_parameter {
   std::span<const float> w;
-  std::span<float> d;
+  index offset = 0;
+  std::span<float> d(std::span<float> gradients) const {
+    return gradients.subspan(static_cast<std::size_t>(offset), w.size());
+  }
 };
 
 /// The tensors `first` .. `last` (neighbours in the layout, same row length) as one matrix [sum of rows, row length].

@@ -21,8 +21,12 @@ class mixing_layer : public longstraw::models::layer_program {
 
   std::string_view kind() const override { return "mixing"; }
   std::span<const longstraw::models::segment> segments() const override { return segments_; }
-  longstraw::models::state_spec state() const override { return {0, width_}; }
-  index activation_floats(index tokens) const override { return 2 * tokens * width_; }
+  longstraw::models::state_spec state(const longstraw::models::rank_share&) const override {
+    return {0, width_};
+  }
+  index activation_floats(index tokens, const longstraw::models::rank_share&) const override {
+    return 2 * tokens * width_;
+  }
 
   void forward(std::size_t, longstraw::models::layer_pass& p) const override {
     const auto [x, u] = carve(p);
@@ -46,7 +50,7 @@ class mixing_layer : public longstraw::models::layer_program {
       for (index i = 0; i < width_; ++i)
         d_u(t, i) = p.d_hidden(t, i) + (t + 1 < x.rows ? keep * d_u(t + 1, i) : 0.0f);
     for (index n = 0; n < x.rows * width_; ++n) d_u.data[n] *= 1 - keep;
-    longstraw::kernels::linear_backward_weight(weight_.d, {}, d_u, x, *p.on);
+    longstraw::kernels::linear_backward_weight(weight_.d(p.gradients), {}, d_u, x, *p.on);
     longstraw::kernels::linear_backward_input(p.d_hidden, d_u, weight_.w,
                                               longstraw::kernels::into::add, *p.on);
   }

@@ -171,7 +171,7 @@ void add_generate(command_line& line) {
   opts.section("Output");
   opts.toggle("--json", o->as_json, "a JSON line a sample: sample, ids, finished, text");
   opts.toggle("--ids", o->as_ids, "print token ids instead of text");
-  o->machine.declare(opts);
+  o->machine.declare(opts, machine_options::ranks_allowed::one);
 }
 
 }  // namespace longstraw::program

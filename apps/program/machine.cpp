@@ -22,14 +22,21 @@ constexpr index threads_max = 256;
 constexpr index tokens_max = index{1} << 40;
 }  // namespace
 
-machine_options::machine_options()
-    : threads(std::clamp<index>(static_cast<index>(std::thread::hardware_concurrency()), 1,
-                                threads_max)) {}
+index machine_options::threads() const {
+  const auto cores = static_cast<index>(std::thread::hardware_concurrency());
+  return threads_given.value_or(std::clamp<index>(cores / ranks, 1, threads_max));
+}
 
-void machine_options::declare(options& o) {
+void machine_options::declare(options& o, ranks_allowed r) {
   o.section("Machine");
-  o.whole("--threads", threads, 1, threads_max,
-          "compute threads; the result does not depend on them");
+  if (r == ranks_allowed::many) {
+    o.whole("--ranks", ranks, 1, actors::runtime_options::ranks_max,
+            "ranks in this process: tokens, heads, pages and optimizer state are split over them");
+    o.number("--collective-timeout", collective_timeout, {0.001, 86400},
+             "seconds that ranks wait for each other before the step is given up");
+  }
+  o.whole("--threads", threads_given, 1, threads_max, "cores / ranks",
+          "compute threads of a rank; the result does not depend on them");
   o.bytes("--memory", memory,
           "hard budget for all memory, such as 512MiB or 8GiB; checked before a step starts");
   o.whole("--chunk-tokens", chunk_tokens, 1, tokens_max,
@@ -41,7 +48,10 @@ void machine_options::declare(options& o) {
 
 actors::runtime_options machine_options::runtime() const {
   actors::runtime_options r;
-  r.threads = static_cast<int>(threads);
+  r.ranks = ranks;
+  r.limits.collective =
+      std::chrono::milliseconds(static_cast<std::int64_t>(collective_timeout * 1000));
+  r.threads = static_cast<int>(threads());
   r.chunk_tokens = chunk_tokens;
   r.page_tokens = page_tokens;
   r.log = spdlog::get("longstraw");

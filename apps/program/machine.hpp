@@ -14,14 +14,18 @@
 namespace longstraw::program {
 
 struct machine_options {
-  index threads;
+  index ranks = 1;
+  std::optional<index> threads_given;
   index chunk_tokens = 1024;
   index page_tokens = 256;
-  std::size_t memory = 0;  ///< hard budget in bytes; 0: none
+  double collective_timeout = 60;  ///< seconds
+  std::size_t memory = 0;          ///< hard budget in bytes; 0: none
   std::filesystem::path trace;
 
-  machine_options();
-  void declare(options& o);
+  /// Of each rank; by default the cores are shared out.
+  index threads() const;
+  enum class ranks_allowed { one, many };
+  void declare(options& o, ranks_allowed r = ranks_allowed::many);
   actors::runtime_options runtime() const;
 };
 

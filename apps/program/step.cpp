@@ -109,8 +109,7 @@ void write_results(const step_options& o, const loaded_model& policy,
 int run_step(const step_options& o) {
   const auto begin = clock::now();
   const training_settings settings = o.training.settings();
-  const actors::step_settings step{settings.loss, settings.optimizer, o.optimizer_step,
-                                   o.separate_score};
+  const actors::step_settings step = settings.step(o.optimizer_step, o.separate_score);
   if (!o.print_schedule) {
     if (o.out.empty()) throw usage_error("--out is required");
     check_output_folder(o.out, "report.json");

@@ -110,8 +110,7 @@ class training_run {
     progress_bar().set_range(share(), 1.0 / static_cast<double>(total_));
     if (reference_) score_reference(g, reference_->runtime, settings_.loss.temperature);
     check_reference(g, settings_);
-    const actors::step_outcome o =
-        runtime_->step(g, {settings_.loss, settings_.optimizer, at_.optimizer_steps + 1});
+    const actors::step_outcome o = runtime_->step(g, settings_.step(at_.optimizer_steps + 1));
     ++at_.step;
     if (o.skipped) ++at_.skipped;
     if (o.committed) ++at_.optimizer_steps;

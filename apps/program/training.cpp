@@ -11,6 +11,9 @@ void training_options::declare(options& o) {
   o.choice(
       "--gradient", gradient_, {"frozen", "full"},
       "frozen: the prompt's captured state is a constant; full: gradient through the prompt too");
+  o.choice("--checkpoint", checkpoint_, {"none", "layer"},
+           "layer: keep only the input of each layer for its backward and run the layer once more, "
+           "for less memory");
   o.choice("--loss", loss_, {"grpo", "bnpo", "dr_grpo", "dapo", "cispo"}, "grpo",
            "loss type, as in TRL");
   o.choice("--importance-sampling", level_, {"token", "sequence"}, "token",
@@ -68,11 +71,10 @@ models::case_settings read_case_following(const std::filesystem::path& file) {
 
 training_settings training_options::settings() const {
   training_settings s;
-  if (gradient_ == "full")
-    fail(errc::bad_input,
-         "--gradient is full, but this version computes only the frozen gradient (--gradient "
-         "frozen)");
-  s.gradient = gradient_;
+  s.gradient =
+      gradient_ == "full" ? messages::gradient_mode::full : messages::gradient_mode::frozen;
+  s.checkpoint =
+      checkpoint_ == "layer" ? messages::checkpointing::layer : messages::checkpointing::none;
   if (!case_file_.empty()) {
     const models::case_settings c = read_case_following(case_file_);
     s.loss = c.loss(case_loss_).settings;
@@ -99,9 +101,20 @@ training_settings training_options::settings() const {
   return s;
 }
 
+actors::step_settings training_settings::step(index optimizer_step, bool separate_score) const {
+  actors::step_settings s;
+  s.loss = loss;
+  s.optimizer = optimizer;
+  s.optimizer_step = optimizer_step;
+  s.gradient = gradient;
+  s.checkpoint = checkpoint;
+  s.separate_score = separate_score;
+  return s;
+}
+
 nlohmann::ordered_json as_json(const training_settings& s) {
   return {
-      {"gradient", s.gradient},
+      {"gradient", messages::to_string(s.gradient)},
       {"loss", models::to_string(s.loss.type)},
       {"importance_sampling", models::to_string(s.loss.level)},
       {"epsilon_low", s.loss.epsilon_low},

@@ -13,7 +13,11 @@ struct training_settings {
   models::loss_settings loss;
   messages::optimizer_settings optimizer;
   models::reward_scale scale = models::reward_scale::group;
-  std::string gradient = "frozen";
+  messages::gradient_mode gradient = messages::gradient_mode::frozen;
+  messages::checkpointing checkpoint = messages::checkpointing::none;
+
+  /// What the runtime is asked for.
+  actors::step_settings step(index optimizer_step, bool separate_score = false) const;
 };
 
 class training_options {
@@ -27,7 +31,7 @@ class training_options {
  private:
   std::filesystem::path case_file_;
   std::string case_loss_ = "grpo";
-  std::string gradient_ = "frozen";
+  std::string gradient_ = "frozen", checkpoint_ = "none";
   std::optional<std::string> loss_, level_, scale_;
   std::optional<double> epsilon_low_, epsilon_high_, delta_, beta_, temperature_;
   std::optional<index> max_completion_length_;

@@ -199,11 +199,11 @@ class poisoned_layer : public models::layer_program {
     static constexpr models::segment all[] = {{"pass"}};
     return all;
   }
-  models::state_spec state() const override { return {}; }
-  index activation_floats(index) const override { return 0; }
+  models::state_spec state(const models::rank_share&) const override { return {}; }
+  index activation_floats(index, const models::rank_share&) const override { return 0; }
   void forward(std::size_t, models::layer_pass&) const override {}
-  void backward(std::size_t, models::layer_pass&) const override {
-    parameter_.d[0] = std::numeric_limits<float>::quiet_NaN();
+  void backward(std::size_t, models::layer_pass& p) const override {
+    parameter_.d(p.gradients)[0] = std::numeric_limits<float>::quiet_NaN();
   }
 
  private:

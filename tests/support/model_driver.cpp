@@ -32,14 +32,15 @@ struct model_driver::run {
     const models::model_config& c = d.model_.config();
     for (index l = 0; l < d.model_.layer_count(); ++l) {
       activations.push_back(
-          std::make_unique<guarded>(d.model_.layer(l).activation_floats(tokens())));
+          std::make_unique<guarded>(d.model_.layer(l).activation_floats(tokens(), {})));
       layer_pass p;
-      p.positions = positions;
+      p.positions = p.whole = positions;
       p.hidden = hidden.matrix(tokens(), c.hidden_size);
       p.d_hidden = d_hidden.matrix(tokens(), c.hidden_size);
       p.angles = angles.matrix(tokens(), c.rotary.width);
       p.activations = activations.back()->values();
       p.keep = keep;
+      p.gradients = d.model_.parameters()->gradients();
       p.on = &d.on_;
       passes.push_back(p);
     }
@@ -80,7 +81,7 @@ struct model_driver::run {
       for (std::size_t s = segments.size(); s-- > 0;)
         if (segments[s].for_state || !pass(l).state_only) d.model_.layer(l).backward(s, pass(l));
     }
-    d.model_.embed_backward(passes.front().d_hidden, ids, d.on_);
+    d.model_.embed_backward(passes.front().d_hidden, ids, passes.front().gradients, d.on_);
   }
 
   driver_scores scores(std::span<const token_id> targets, float temperature) {
@@ -94,6 +95,7 @@ struct model_driver::run {
     head.logps = s.logps;
     head.entropies = s.entropies;
     head.workspace = head_workspace->values();
+    head.gradients = d.model_.parameters()->gradients();
     head.on = &d.on_;
     d.model_.head_forward(head);
     return s;
@@ -108,7 +110,7 @@ void model_driver::make_room(driver_state& state, index tokens) const {
   state.layers.resize(static_cast<std::size_t>(model_.layer_count()));
   for (index l = 0; l < model_.layer_count(); ++l) {
     driver_layer_state& s = state.layers[static_cast<std::size_t>(l)];
-    const models::state_spec spec = model_.layer(l).state();
+    const models::state_spec spec = model_.layer(l).state({});
     s.recurrent.resize(static_cast<std::size_t>(spec.recurrent_floats));
     s.d_recurrent.resize(s.recurrent.size());
     if (spec.page_floats_per_token == 0) continue;
@@ -123,7 +125,7 @@ void model_driver::make_room(driver_state& state, index tokens) const {
 std::vector<state_page> model_driver::pages_of(std::vector<std::vector<float>>& memory, index layer,
                                                index tokens) const {
   std::vector<state_page> pages;
-  if (model_.layer(layer).state().page_floats_per_token == 0) return pages;
+  if (model_.layer(layer).state({}).page_floats_per_token == 0) return pages;
   for (std::size_t i = 0; i < memory.size(); ++i) {
     const index position = static_cast<index>(i) * page_tokens_;
     if (position >= tokens) break;

@@ -38,7 +38,7 @@ struct layer_bench {
         positions(p),
         hidden(p.count() * c.hidden_size),
         d_hidden(p.count() * c.hidden_size),
-        activations(layer.activation_floats(p.count())),
+        activations(layer.activation_floats(p.count(), {})),
         angles(static_cast<std::size_t>(p.count() * c.rotary.width)) {
     const auto x = random_values<float>(p.count() * c.hidden_size, 21);
     const auto d = random_values<float>(p.count() * c.hidden_size, 22);
@@ -46,7 +46,8 @@ struct layer_bench {
     std::copy(d.begin(), d.end(), d_hidden.data());
     const mat a(angles.data(), p.count(), c.rotary.width);
     kernels::rotary_angles(a, p, kernels::rotary_frequencies(c.rotary), on.exec);
-    pass.positions = p;
+    pass.positions = pass.whole = p;
+    pass.gradients = store->gradients();
     pass.hidden = hidden.matrix(p.count(), c.hidden_size);
     pass.d_hidden = d_hidden.matrix(p.count(), c.hidden_size);
     pass.angles = a;
@@ -62,7 +63,9 @@ struct layer_bench {
     for (std::size_t s = layer.segments().size(); s-- > 0;)
       if (!pass.state_only || layer.segments()[s].for_state) layer.backward(s, pass);
   }
-  index page_floats(index capacity) const { return capacity * layer.state().page_floats_per_token; }
+  index page_floats(index capacity) const {
+    return capacity * layer.state({}).page_floats_per_token;
+  }
 };
 }  // namespace
 
@@ -153,11 +156,11 @@ TEST_CASE("attention: workspace grows with tokens and asks for no more than it n
   const auto c = attention_config();
   const auto store = random_parameters(c, 1);
   const models::attention_layer layer(c, 0, *store);
-  CHECK(layer.activation_floats(0) == 0);
+  CHECK(layer.activation_floats(0, {}) == 0);
   index before = 0;
   for (const index tokens : {1, 2, 64, 1000}) {
-    CHECK(layer.activation_floats(tokens) > before);
-    before = layer.activation_floats(tokens);
+    CHECK(layer.activation_floats(tokens, {}) > before);
+    before = layer.activation_floats(tokens, {});
   }
   // input, middle, q | gate | k | v, turned q | k, attended, and the larger of gate | up | product
   // and d(q..k) | work
@@ -168,8 +171,8 @@ TEST_CASE("attention: workspace grows with tokens and asks for no more than it n
       std::max(2 * c.intermediate_size + std::max(c.intermediate_size, c.hidden_size),
                3 * q + 3 * kv + std::max(q, c.hidden_size) + c.query_heads);
   CHECK(before <= 1000 * (kept + rest) + 16 * 16);
-  CHECK(layer.state().page_floats_per_token == 2 * kv);
-  CHECK(layer.state().recurrent_floats == 0);
+  CHECK(layer.state({}).page_floats_per_token == 2 * kv);
+  CHECK(layer.state({}).recurrent_floats == 0);
 }
 
 }  // namespace longstraw::testing

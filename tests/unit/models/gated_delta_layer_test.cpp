@@ -33,13 +33,14 @@ struct layer_bench {
         layer(config, 0, *store),
         hidden((end - begin) * c.hidden_size),
         d_hidden((end - begin) * c.hidden_size),
-        activations(layer.activation_floats(end - begin)),
-        state(static_cast<std::size_t>(layer.state().recurrent_floats)) {
+        activations(layer.activation_floats(end - begin, {})),
+        state(static_cast<std::size_t>(layer.state({}).recurrent_floats)) {
     const auto x = random_values<float>(end * c.hidden_size, 31);
     const auto d = random_values<float>(end * c.hidden_size, 32);
     std::copy(x.begin() + begin * c.hidden_size, x.end(), hidden.data());
     std::copy(d.begin() + begin * c.hidden_size, d.end(), d_hidden.data());
-    pass.positions = {begin, end};
+    pass.positions = pass.whole = {begin, end};
+    pass.gradients = store->gradients();
     pass.hidden = hidden.matrix(end - begin, c.hidden_size);
     pass.d_hidden = d_hidden.matrix(end - begin, c.hidden_size);
     pass.activations = activations.values();
@@ -60,7 +61,7 @@ struct layer_bench {
 
 TEST_CASE("gated delta: the state updated in place is the state written elsewhere", "[models]") {
   layer_bench in_place(delta_config(), 0, 70), elsewhere(delta_config(), 0, 70);
-  const auto before = random_values<float>(in_place.layer.state().recurrent_floats, 3, 0.3);
+  const auto before = random_values<float>(in_place.layer.state({}).recurrent_floats, 3, 0.3);
   in_place.state = elsewhere.state = before;
   in_place.pass.recurrent_before = in_place.pass.recurrent_after = in_place.state;
   std::vector<float> after(before.size());
@@ -92,7 +93,7 @@ TEST_CASE("gated delta: two passes joined by their state are one pass, forward a
     right.forward();
     CHECK(relative_error(end_of_parts, end) < 1e-5);
 
-    auto d_whole = random_values<float>(whole.layer.state().recurrent_floats, 9, 0.1);
+    auto d_whole = random_values<float>(whole.layer.state({}).recurrent_floats, 9, 0.1);
     auto d_parts = d_whole;
     whole.pass.d_recurrent = d_whole;
     left.pass.d_recurrent = right.pass.d_recurrent = d_parts;
@@ -128,7 +129,7 @@ TEST_CASE("gated delta: the state alone is the same state, and its gradient that
   whole.pass.recurrent_after = whole_after;
   alone.pass.recurrent_after = alone_after;
   alone.pass.state_only = true;
-  auto d_whole = random_values<float>(whole.layer.state().recurrent_floats, 9);
+  auto d_whole = random_values<float>(whole.layer.state({}).recurrent_floats, 9);
   auto d_alone = d_whole;
   whole.pass.d_recurrent = d_whole;
   alone.pass.d_recurrent = d_alone;

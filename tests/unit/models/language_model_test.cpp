@@ -141,7 +141,7 @@ TEST_CASE("a suffix at once, token by token and computed anew give the same logi
       CHECK(relative_error(last, logits) < 1e-5);
       CHECK(relative_error(from_start, logits) < 1e-5);
       for (index l = 0; l < model.layer_count(); ++l) {
-        if (model.layer(l).state().page_floats_per_token > 0) {
+        if (model.layer(l).state({}).page_floats_per_token > 0) {
           const auto want = driver.keys_and_values(anew, l);
           CHECK(relative_error(driver.keys_and_values(at_once, l), want) < 1e-5);
           CHECK(relative_error(driver.keys_and_values(stepwise, l), want) < 1e-5);
@@ -164,8 +164,8 @@ TEST_CASE("a model of the caller's own layer programs runs them in their order",
       static constexpr models::segment only{"double", models::exchange::none, false};
       return {&only, 1};
     }
-    models::state_spec state() const override { return {}; }
-    index activation_floats(index) const override { return 0; }
+    models::state_spec state(const models::rank_share&) const override { return {}; }
+    index activation_floats(index, const models::rank_share&) const override { return 0; }
     void forward(std::size_t, models::layer_pass& pass) const override {
       for (index i = 0; i < pass.hidden.rows * pass.hidden.cols; ++i) pass.hidden.data[i] *= 2;
     }
