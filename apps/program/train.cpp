@@ -3,11 +3,12 @@
 
 #include "commands.hpp"
 #include "data_order.hpp"
-#include "fingerprint.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "stop.hpp"
 #include "train_state.hpp"
+
+#include <longstraw/models/checksum.hpp>
 
 #include <spdlog/spdlog.h>
 
@@ -23,7 +24,7 @@ struct train_options {
   fs::path model, data, out;
   std::optional<index> epochs, steps;
   index save_every = 1, keep = 2, seed = 0;
-  bool shuffle = false;
+  bool shuffle = false, restart_moments = false;
   std::string resume = "auto";
   training_options training;
   machine_options machine;
@@ -64,7 +65,9 @@ class training_run {
 
   int run() {
     train_folder folder(o_.out, identity());
-    const auto saved = folder.resume(*policy_.parameters);
+    const auto saved =
+        folder.resume(*policy_.parameters,
+                      o_.restart_moments ? damaged_moments::restart : damaged_moments::refuse);
     if (!saved && o_.resume == "required")
       fail(errc::bad_input, "--resume is required, but {} holds no checkpoint", o_.out.string());
     if (saved) at_ = *saved;
@@ -91,10 +94,11 @@ class training_run {
   /// All that decides the bits of the result.
   json identity() const {
     json all = as_json(settings_);
-    all["model"] = fingerprint_of(policy_.parameters->weights());
-    all["data"] = fingerprint_of_file(o_.data);
-    all["reference"] =
-        reference_ ? json(fingerprint_of(reference_->loaded.parameters->weights())) : json(nullptr);
+    all["model"] = models::checksum_of(policy_.parameters->weights());
+    all["data"] = models::checksum_of_file(o_.data);
+    all["reference"] = reference_
+                           ? json(models::checksum_of(reference_->loaded.parameters->weights()))
+                           : json(nullptr);
     all["shuffle"] = o_.shuffle;
     all["seed"] = o_.seed;
     all["chunk_tokens"] = o_.machine.chunk_tokens;
@@ -110,10 +114,10 @@ class training_run {
     progress_bar().set_range(share(), 1.0 / static_cast<double>(total_));
     if (reference_) score_reference(g, reference_->runtime, settings_.loss.temperature);
     check_reference(g, settings_);
-    const actors::step_outcome o = runtime_->step(g, settings_.step(at_.optimizer_steps + 1));
+    const actors::step_outcome o = runtime_->step(g, settings_.step(at_.moment_steps + 1));
     ++at_.step;
     if (o.skipped) ++at_.skipped;
-    if (o.committed) ++at_.optimizer_steps;
+    if (o.committed) ++at_.optimizer_steps, ++at_.moment_steps;
     folder.add_metrics(metrics(o, g, number, epoch));
     show(o, g);
   }
@@ -168,7 +172,7 @@ class training_run {
   }
 
   void save(train_folder& folder) {
-    folder.save(at_, policy_, o_.keep);
+    folder.save(at_, policy_, o_.machine.ranks, o_.keep);
     saved_step_ = at_.step;
   }
 
@@ -231,7 +235,8 @@ void add_train(command_line& line) {
   opts.path("--model", o->model, "checkpoint folder to start from", need::required);
   opts.path("--data", o->data, "JSON lines, a group of prompt, responses and rewards each",
             need::required);
-  opts.path("--out", o->out, "folder for checkpoint-N/, latest and metrics.jsonl", need::required);
+  opts.path("--out", o->out, "folder for checkpoint-N/, journal.jsonl and metrics.jsonl",
+            need::required);
   opts.section("Run");
   opts.whole("--epochs", o->epochs, 1, most, "1, or what --steps needs", "passes over the data");
   opts.whole("--steps", o->steps, 1, most, "all groups of all epochs",
@@ -240,6 +245,8 @@ void add_train(command_line& line) {
   opts.whole("--keep", o->keep, 1, most, "saves that are kept");
   opts.choice("--resume", o->resume, {"auto", "required"},
               "required: it is an error if there is nothing to go on from");
+  opts.toggle("--restart-moments", o->restart_moments,
+              "if the saved moments are damaged and the weights are not, go on with new moments");
   opts.toggle("--shuffle", o->shuffle, "another order of the groups in each epoch, from --seed");
   opts.whole("--seed", o->seed, 0, std::numeric_limits<index>::max(), "seed of --shuffle");
   o->training.declare(opts);
