@@ -72,7 +72,7 @@ class training_run {
       fail(errc::bad_input, "--resume is required, but {} holds no checkpoint", o_.out.string());
     if (saved) at_ = *saved;
     saved_step_ = saved ? saved->step : -1;
-    folder.begin(at_);
+    folder.begin(at_, o_.keep);
     if (saved) progress_bar().line(fmt::format("going on after step {} of {}", at_.step, total_));
     try {
       while (at_.step < total_) {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <tuple>
 #include <unistd.h>
 
 namespace longstraw::program {
@@ -184,7 +185,7 @@ std::optional<run_position> train_folder::resume(const models::parameter_store& 
   return at;
 }
 
-void train_folder::begin(const run_position& at) {
+void train_folder::begin(const run_position& at, index keep) {
   models::replace_file(folder_ / run_name, settings_.dump(2) + "\n");
   const fs::path file = folder_ / metrics_name;
   metrics_ =
@@ -195,21 +196,31 @@ void train_folder::begin(const run_position& at) {
     spdlog::get("longstraw")
         ->warn("{} is shorter than when step {} was saved; some of its lines are lost",
                file.string(), at.step);
+  prune(at.step, keep);
 }
 
 void train_folder::add_metrics(const json& line) {
+  unwritten_metrics_ += line.dump() + "\n";
+  write_metrics();
+}
+
+void train_folder::write_metrics() {
+  if (unwritten_metrics_.empty()) return;
   const fs::path file = folder_ / metrics_name;
   const std::uint64_t before = models::size_of(metrics_.get(), file);
   try {
-    models::write_all(metrics_.get(), file, line.dump() + "\n");
+    models::write_all(metrics_.get(), file, unwritten_metrics_);
   } catch (const error&) {
-    // Half a line would hide the next one from whoever reads the file. A failure here is not the one to be told.
-    if (::ftruncate(metrics_.get(), static_cast<off_t>(before)) != 0) errno = 0;
+    // Half a line would hide the next one from whoever reads the file. The failure to be told is
+    // the one of the write.
+    std::ignore = ::ftruncate(metrics_.get(), static_cast<off_t>(before));
     throw;
   }
+  unwritten_metrics_.clear();
 }
 
 void train_folder::save(run_position at, const loaded_model& policy, index ranks, index keep) {
+  write_metrics();
   models::sync_file(metrics_.get(), folder_ / metrics_name);
   at.metrics_bytes = models::size_of(metrics_.get(), folder_ / metrics_name);
   journal_->begin(at.step, ranks);

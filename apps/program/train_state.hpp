@@ -46,10 +46,11 @@ class train_folder {
   /// errc::bad_input names the setting in which that run differs from this one, or the file that is damaged.
   std::optional<run_position> resume(const models::parameter_store& parameters,
                                      damaged_moments d) const;
-  /// Cuts metrics.jsonl back to that position and opens it; writes run.json.
-  void begin(const run_position& at);
+  /// Cuts metrics.jsonl back to that position and opens it; writes run.json; removes what the last save of a killed
+  /// process did not come to remove.
+  void begin(const run_position& at, index keep);
 
-  /// errc::io_failed: the file ends with its last whole line.
+  /// errc::io_failed: the file ends with its last whole line, and the next save writes this one first.
   void add_metrics(const nlohmann::ordered_json& line);
   /// Saves the state after `at.step` steps, one part of the optimizer's state a rank; keeps the last `keep` saves.
   /// `at.metrics_bytes` is filled in.
@@ -59,6 +60,7 @@ class train_folder {
   const std::filesystem::path& path() const { return folder_; }
 
  private:
+  void write_metrics();
   void write_checkpoint(const std::filesystem::path& fresh, const run_position& at,
                         const loaded_model& policy, index ranks);
   void remove(const std::filesystem::path& checkpoint) const;
@@ -68,6 +70,7 @@ class train_folder {
   const nlohmann::ordered_json settings_;
   models::descriptor lock_, metrics_;
   std::optional<models::journal> journal_;
+  std::string unwritten_metrics_;
   std::string manifest_checksum_;  ///< of the save that is being written
 };
 
