@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include "config_file.hpp"
 #include "size_text.hpp"
 #include "versions.hpp"
 
@@ -62,11 +63,19 @@ std::string read_choice(const std::string& flag, const std::string& text,
   return text;
 }
 
+std::string place_key(const CLI::App& command, const std::string& flag) {
+  return command.get_name() + " " + flag;
+}
+
 /// A file for one command needs no section: names before the first section belong to the command
-/// that runs.
+/// that runs. Faults are told with the line they stand in.
 class command_config : public CLI::ConfigTOML {
  public:
-  explicit command_config(const CLI::App& app) : app_(app) {}
+  command_config(const CLI::App& app, std::shared_ptr<config_places> places)
+      : app_(app), places_(std::move(places)) {}
+
+  /// Before the parser opens it.
+  void check(const std::string& path) { file_ = read_config_file(path); }
 
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
     std::vector<CLI::ConfigItem> all = CLI::ConfigTOML::from_config(in);
@@ -75,15 +84,45 @@ class command_config : public CLI::ConfigTOML {
       at = at->get_subcommands().front();
       path.push_back(at->get_name());
     }
-    for (CLI::ConfigItem& item : all)
-      if (item.parents.empty() && item.name != "++" && item.name != "--" &&
-          !app_.get_option_no_throw("--" + item.name))
-        item.parents = path;
+    for (CLI::ConfigItem& item : all) {
+      if (item.name == "++" || item.name == "--") continue;
+      const std::string place = file_.place(item.fullname());
+      if (item.parents.empty() && !app_.get_option_no_throw("--" + item.name)) item.parents = path;
+      check_item(item, place);
+    }
     return all;
   }
 
  private:
+  void check_item(const CLI::ConfigItem& item, const std::string& place) const {
+    const CLI::App* command = &app_;
+    std::string words = "longstraw";
+    for (const std::string& parent : item.parents) {
+      const auto inner =
+          command->get_subcommands([&](const CLI::App* one) { return one->get_name() == parent; });
+      words += " " + parent;
+      if (inner.empty())
+        throw usage_error(fmt::format("{}: there is no command \"{}\"", place, words));
+      command = inner.front();
+    }
+    const std::string flag = "--" + item.name;
+    const CLI::Option* option = command->get_option_no_throw(flag);
+    if (!option || !option->get_configurable())
+      throw usage_error(fmt::format("{}: \"{}\" is no option of {}; see {} --help", place,
+                                    item.name, words, words));
+    const std::string value = item.inputs.size() == 1 ? item.inputs.front() : "";
+    if (item.inputs.size() != 1)
+      throw usage_error(fmt::format("{}: \"{}\" has {} values; expected one", place, item.name,
+                                    item.inputs.size()));
+    if (option->get_expected_min() == 0 && value != "true" && value != "false")
+      throw usage_error(
+          fmt::format("{}: \"{}\" is \"{}\"; expected true or false", place, item.name, value));
+    if (option->count() == 0) (*places_)[place_key(*command, flag)] = place;  // else it is not used
+  }
+
   const CLI::App& app_;
+  const std::shared_ptr<config_places> places_;
+  config_file file_;
 };
 
 }  // namespace
@@ -93,8 +132,15 @@ void options::add(const std::string& flag, const std::string& kind,
                   std::function<void(const std::string&)> read) {
   CLI::Option* o = app_->add_option(
       flag,
-      [read = std::move(read)](const CLI::results_t& values) {
-        read(values.front());
+      [read = std::move(read), places = places_,
+       key = place_key(*app_, flag)](const CLI::results_t& values) {
+        try {
+          read(values.front());
+        } catch (const usage_error& e) {
+          const auto place = places->find(key);
+          if (place == places->end()) throw;
+          throw usage_error(fmt::format("{}: {}", place->second, e.what()));
+        }
         return true;
       },
       help);
@@ -209,13 +255,20 @@ command_line::command_line()
   app_->fallthrough();
   app_->require_subcommand(1);
   app_->set_version_flag("--version", [] { return version_lines(); });
+  const auto config = std::make_shared<command_config>(*app_, places_);
   app_->set_config(
-      "--config", "",
-      "read options from a TOML file; [COMMAND] sections, or none for the command that runs");
-  app_->config_formatter(std::make_shared<command_config>(*app_));
+          "--config", "",
+          "read options from a TOML file; [COMMAND] sections, or none for the command that runs")
+      ->check(CLI::Validator(
+          [config](std::string& path) {
+            config->check(path);
+            return std::string();
+          },
+          "FILE"));
+  app_->config_formatter(config);
   app_->allow_config_extras(CLI::config_extras_mode::error);
   app_->footer("Run longstraw COMMAND --help for the options of a command.");
-  global_ = std::make_unique<options>(*app_, given_);
+  global_ = std::make_unique<options>(*app_, given_, places_);
 }
 
 command_line::~command_line() = default;
@@ -232,7 +285,7 @@ options command_line::command(const std::string& name, const std::string& descri
   CLI::App* made = at->add_subcommand(word, description);
   if (!run) {  // a word that only holds others
     made->require_subcommand(1);
-    return options(*made, given_);
+    return options(*made, given_, places_);
   }
   made->footer(
       "Also before or after the command: --config FILE (the same options in TOML, without the "
@@ -244,7 +297,7 @@ options command_line::command(const std::string& name, const std::string& descri
       return run();
     };
   });
-  return options(*made, given_);
+  return options(*made, given_, places_);
 }
 
 std::function<int()> command_line::parse(int argc, char** argv) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ enum class need { optional, required };
 /// Paths of a command line with the flags that gave them.
 using given_paths = std::vector<std::pair<std::string, std::filesystem::path>>;
 
+/// Where a --config file gives an option ("run.toml line 3"), by command and flag ("train --steps").
+using config_places = std::map<std::string, std::string>;
+
 /// errc::bad_input if a result (--out, --trace, --report) would replace an input, lie inside an input
 /// folder, or share its place with another result.
 void check_results_apart(const given_paths& given);
@@ -53,8 +57,9 @@ void check_results_apart(const given_paths& given);
 /// the default.
 class options {
  public:
-  options(CLI::App& app, std::shared_ptr<given_paths> given)
-      : app_(&app), given_(std::move(given)) {}
+  options(CLI::App& app, std::shared_ptr<given_paths> given,
+          std::shared_ptr<const config_places> places)
+      : app_(&app), given_(std::move(given)), places_(std::move(places)) {}
 
   /// Following options stand under that title in --help.
   void section(std::string title) { section_ = std::move(title); }
@@ -87,6 +92,7 @@ class options {
 
   CLI::App* app_;
   std::shared_ptr<given_paths> given_;
+  std::shared_ptr<const config_places> places_;
   std::string section_ = "Options";
 };
 
@@ -108,6 +114,7 @@ class command_line {
  private:
   std::unique_ptr<CLI::App> app_;
   std::shared_ptr<given_paths> given_ = std::make_shared<given_paths>();
+  std::shared_ptr<config_places> places_ = std::make_shared<config_places>();
   std::unique_ptr<options> global_;
   std::function<int()> chosen_;
 };

@@ -162,9 +162,9 @@ TEST_CASE("a disk that fills up during a save loses nothing", "[program][negativ
   const std::string model = model_of("tiny");
   const fs::path out = folder / "out";
   auto run = train(model, data, out);
-  run[12] = "2";
+  run[12] = std::to_string(2);
   succeeds(run);
-  run[12] = "6";
+  run[12] = std::to_string(6);
   fails(run, 1, [] {
     const rlimit limit{200'000, 200'000};
     setrlimit(RLIMIT_FSIZE, &limit);
