@@ -2,6 +2,7 @@
 #include <longstraw/kernels/head.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace longstraw::actors {
 
@@ -169,6 +170,15 @@ void rank::embed(index number, const schedule_entry& e) {
   });
 }
 
+/// What every result rests on: a NaN that goes unnoticed would be printed, or become a loss.
+void check_finite(std::span<const float> values, const char* what, const job& of, index response) {
+  for (std::size_t t = 0; t < values.size(); ++t)
+    if (!std::isfinite(values[t]))
+      fail(errc::not_finite, "the {} of token {} of response {} of {} is {}; {}", what, t, response,
+           of.data->name, values[t],
+           of.commits ? "nothing was committed" : "weights or data make it so");
+}
+
 void run_head(token_pass& pass, bool with_loss, kernels::executor& on) {
   job& of = *pass.of;
   const auto r = static_cast<std::size_t>(pass.response);
@@ -189,6 +199,8 @@ void run_head(token_pass& pass, bool with_loss, kernels::executor& on) {
   head.workspace = memory.subspan(tokens);
   head.on = &on;
   of.model->head_forward(head);
+  check_finite(result.logps, "log-probability", of, pass.response);
+  check_finite(result.entropies, "entropy", of, pass.response);
   if (!with_loss) return;
 
   // Nothing was given and nothing scored: the parameters are those of the sampling policy, and
@@ -236,6 +248,12 @@ void rank::sample(index number, const schedule_entry& e) {
     const mat logits{memory.data(), 1, config.vocabulary};
     const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
     of.model->last_logits(logits, p->hidden, memory.subspan(vocabulary), on);
+    const float* const begin = logits.data;
+    const float* const end = begin + vocabulary;
+    const float* const bad = std::find_if(begin, end, [](float z) { return !std::isfinite(z); });
+    if (bad != end)
+      fail(errc::not_finite, "the logits of token {} of sample {} of {} hold {}; nothing is chosen",
+           result.tokens.size(), p->response, of.data->name, *bad);
     const double uniform = static_cast<double>(result.random() >> 11) * 0x1p-53;
     std::vector<token_id> order;
     const token_id next =

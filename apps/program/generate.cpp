@@ -137,7 +137,7 @@ int run_generate(const generate_options& o) {
   out.finish();
   trace.publish();
   progress_bar().line(
-      fmt::format("{} prompt tokens captured in {:.2f} s, {} tokens generated in {:.2f} s",
+      fmt::format("{} prompt tokens captured in {:.4f} s, {} tokens generated in {:.4f} s",
                   prompt.prompt.size(), outcome.seconds.capture, tokens, outcome.seconds.decode));
   return 0;
 }

@@ -167,7 +167,7 @@ int run_step(const step_options& o) {
         fmt::format("{} was skipped: {}; the parameters are unchanged", g.name, skip_reason(g)));
   else
     progress_bar().line(
-        fmt::format("loss {:.6g}, grad norm {:.6g}, {} prompt and {} response tokens in {:.2f} s; "
+        fmt::format("loss {:.6g}, grad norm {:.6g}, {} prompt and {} response tokens in {:.4f} s; "
                     "results in {}",
                     outcome.loss, outcome.grad_norm, outcome.prompt_tokens, outcome.response_tokens,
                     outcome.seconds.step, o.out.string()));

@@ -12,6 +12,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <unistd.h>
 
 namespace longstraw::program {
@@ -64,6 +65,7 @@ class training_run {
   }
 
   int run() {
+    check_data();
     train_folder folder(o_.out, identity());
     const auto saved =
         folder.resume(*policy_.parameters,
@@ -104,6 +106,24 @@ class training_run {
     all["chunk_tokens"] = o_.machine.chunk_tokens;
     all["page_tokens"] = o_.machine.page_tokens;
     return all;
+  }
+
+  /// All that would end the run at a later group ends it here: faults of the data, missing reference log-probabilities, a
+  /// budget too small for the longest group.
+  void check_data() {
+    index longest = 0, tokens = -1;
+    check_groups(groups_, 0, groups_.size(), [&](const models::group& g, index number) {
+      if (!reference_) check_reference(g, settings_);
+      index most = 0;
+      for (const models::response& r : g.responses)
+        most = std::max(most, static_cast<index>(r.tokens.size()));
+      most += static_cast<index>(g.prompt.size());
+      if (most > tokens) longest = number, tokens = most;
+    });
+    models::group g = groups_.read(longest);
+    if (reference_)  // the plan asks only whether they are there
+      for (models::response& r : g.responses) r.ref_logps.assign(r.tokens.size(), 0.0f);
+    runtime_->check_step(g, settings_.step(1));
   }
 
   void one_step(train_folder& folder) {
@@ -190,10 +210,9 @@ class training_run {
             ? fmt::format("step {} is saved in {} and the same command goes on from there",
                           saved_step_, folder.checkpoint(saved_step_).string())
             : "no step is saved";
-    if (cause.code() == errc::cancelled) {
-      finish();
+    publish_timeline();
+    if (cause.code() == errc::cancelled)
       fail(errc::cancelled, "{} of {} steps done; {}", at_.step, total_, where);
-    }
     fail(cause.code(), "{} ({})", cause.what(), where);
   }
 
@@ -201,6 +220,21 @@ class training_run {
     runtime_->close_timeline();
     trace_.publish();
     progress_bar().clear();
+  }
+
+  /// The timeline of a run that failed shows why. That it cannot be completed or written is not what the run ends with.
+  void publish_timeline() {
+    const auto attempt = [](auto&& act) {
+      try {
+        act();
+      } catch (const std::exception& e) {
+        spdlog::get("longstraw")->error("the timeline is incomplete: {}", e.what());
+      }
+    };
+    progress_bar().clear();
+    if (o_.machine.trace.empty()) return;
+    attempt([&] { runtime_->close_timeline(); });
+    attempt([&] { trace_.publish(); });
   }
 
   const train_options& o_;

@@ -247,6 +247,33 @@ TEST_CASE("moments can start anew if only they are damaged", "[program]") {
   CHECK(json_file(out / "checkpoint-7/state.json").at("moment_steps") == 4);
 }
 
+TEST_CASE("a disk that fills up leaves whole lines of metrics, and the timeline until then",
+          "[program][negative]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4), model = model_of("tiny");
+  const fs::path out = folder / "out", trace = folder / "t.json";
+  auto run = train(model, data, out, {"--save-every", "100", "--trace", trace.string()});
+  // Every line has a few hundred bytes: the limit cuts the second or third one.
+  for (const rlim_t bytes : {rlim_t{900}, rlim_t{1000}, rlim_t{1100}}) {
+    fails(train(model, data, out, {"--save-every", "100"}), 1, [&] {
+      const rlimit limit{bytes, bytes};
+      setrlimit(RLIMIT_FSIZE, &limit);
+    });
+    const std::string lines = read_file(out / "metrics.jsonl");
+    CHECK_FALSE(lines.empty());
+    CHECK(lines.back() == '\n');
+    CHECK(metrics(out).size() >= 1);
+    fs::remove_all(out);
+  }
+  // A step that fails in the middle of a run: weights that are not finite after the first update.
+  run.insert(run.end(), {"--weight-decay", "1000", "--learning-rate", "1000"});
+  run.erase(run.begin() + 13, run.begin() + 15);
+  const std::string sentence = fails(run);
+  CHECK_THAT(sentence, ContainsSubstring("nothing was committed"));
+  CHECK_THAT(sentence, ContainsSubstring("is saved in"));
+  CHECK_THAT(succeeds({"trace", "summary", trace.string()}).out, ContainsSubstring("step"));
+}
+
 TEST_CASE("groups without signal are counted, and epochs add up", "[program]") {
   const temporary_folder folder;
   const auto data =
