@@ -10,17 +10,17 @@ constexpr const char* first_moment = "first_moment";
 constexpr const char* second_moment = "second_moment";
 constexpr const char* master = "master";
 
-flat_range overlap(flat_range a, flat_range b) {
+token_range overlap(token_range a, token_range b) {
   const index begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-flat_range range_of(const parameter& p) { return {p.offset, p.offset + p.count}; }
+token_range range_of(const parameter& p) { return {p.offset, p.offset + p.count}; }
 
 /// What a part of that range holds of a parameter, as a tensor of the file.
 struct piece {
   const parameter* of;
-  flat_range range;  ///< in the layout
+  token_range range;  ///< in the layout
 
   bool whole() const { return range.count() == of->count; }
   std::string name(const char* kind) const {
@@ -33,15 +33,15 @@ struct piece {
   }
 };
 
-std::vector<piece> pieces_in(const parameter_layout& layout, flat_range range) {
+std::vector<piece> pieces_in(const parameter_layout& layout, token_range range) {
   std::vector<piece> pieces;
   for (const parameter& p : layout.all())
-    if (const flat_range common = overlap(range_of(p), range); common.count() > 0)
+    if (const token_range common = overlap(range_of(p), range); common.count() > 0)
       pieces.push_back({&p, common});
   return pieces;
 }
 
-std::span<float> within(std::span<float> array, flat_range of, flat_range wanted) {
+std::span<float> within(std::span<float> array, token_range of, token_range wanted) {
   return array.subspan(static_cast<std::size_t>(wanted.begin - of.begin),
                        static_cast<std::size_t>(wanted.count()));
 }
@@ -57,7 +57,7 @@ void check_tensor(const safetensors_file& file, const piece& p, const char* kind
 }
 
 /// Reads `wanted`, which lies within the piece.
-void read_piece(const safetensors_file& file, const piece& p, const char* kind, flat_range wanted,
+void read_piece(const safetensors_file& file, const piece& p, const char* kind, token_range wanted,
                 std::span<float> out) {
   check_tensor(file, p, kind);
   file.read_bytes(p.name(kind),
@@ -67,15 +67,8 @@ void read_piece(const safetensors_file& file, const piece& p, const char* kind, 
 
 }  // namespace
 
-flat_range shard_of(index total, index rank, index ranks) {
-  LS_ASSERT(0 <= rank && rank < ranks, "a rank is one of the ranks");
-  // total * rank without its overflow.
-  const auto border = [&](index r) { return total / ranks * r + total % ranks * r / ranks; };
-  return {border(rank), border(rank + 1)};
-}
-
-optimizer_shard shard_in(const parameter_store& store, flat_range range, bool with_master) {
-  const flat_range all{0, store.layout().total()};
+optimizer_shard shard_in(const parameter_store& store, token_range range, bool with_master) {
+  const token_range all{0, store.layout().total()};
   optimizer_shard s{range,
                     within(store.first_moments(), all, range),
                     within(store.second_moments(), all, range),
@@ -84,8 +77,8 @@ optimizer_shard shard_in(const parameter_store& store, flat_range range, bool wi
   return s;
 }
 
-std::string optimizer_part_name(index rank, index ranks) {
-  return fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks);
+std::string optimizer_part_name(const rank_share& at) {
+  return fmt::format("optimizer-{:05}-of-{:05}.safetensors", at.rank + 1, at.ranks);
 }
 
 bool is_optimizer_part(const std::string& file_name) {
@@ -93,10 +86,8 @@ bool is_optimizer_part(const std::string& file_name) {
 }
 
 void write_optimizer_part(const std::filesystem::path& folder, const parameter_layout& layout,
-                          const optimizer_shard& shard, index rank, index ranks) {
-  LS_ASSERT(shard.range.begin == shard_of(layout.total(), rank, ranks).begin &&
-                shard.range.end == shard_of(layout.total(), rank, ranks).end,
-            "a rank writes the range that falls to it");
+                          const optimizer_shard& shard, const rank_share& at) {
+  LS_ASSERT(shard.range == at.part(layout.total()), "a rank writes the range that falls to it");
   std::vector<tensor_source> tensors;
   for (const piece& p : pieces_in(layout, shard.range)) {
     const auto add = [&](const char* kind, std::span<float> array) {
@@ -106,23 +97,23 @@ void write_optimizer_part(const std::filesystem::path& folder, const parameter_l
     add(second_moment, shard.second_moment);
     if (!shard.master.empty()) add(master, shard.master);
   }
-  write_safetensors(folder / optimizer_part_name(rank, ranks), tensors);
+  write_safetensors(folder / optimizer_part_name(at), tensors);
 }
 
 optimizer_parts::optimizer_parts(const std::filesystem::path& folder,
                                  const parameter_layout& layout, index ranks)
     : layout_(layout) {
-  for (index r = 0; r < ranks; ++r) files_.emplace_back(folder / optimizer_part_name(r, ranks));
+  for (index r = 0; r < ranks; ++r) files_.emplace_back(folder / optimizer_part_name({r, ranks}));
 }
 
 void optimizer_parts::read(const optimizer_shard& shard) const {
   const auto ranks = static_cast<index>(files_.size());
   for (index r = 0; r < ranks; ++r) {
-    const flat_range held = shard_of(layout_.total(), r, ranks);
+    const token_range held = rank_share{r, ranks}.part(layout_.total());
     if (overlap(held, shard.range).count() == 0) continue;
     const safetensors_file& file = files_[static_cast<std::size_t>(r)];
     for (const piece& p : pieces_in(layout_, held)) {
-      const flat_range wanted = overlap(p.range, shard.range);
+      const token_range wanted = overlap(p.range, shard.range);
       if (wanted.count() == 0) continue;
       const auto fill = [&](const char* kind, std::span<float> array) {
         read_piece(file, p, kind, wanted, within(array, shard.range, wanted));

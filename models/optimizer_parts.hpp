@@ -7,6 +7,7 @@
 //     first_moment.NAME[100:164], ...              the elements 100 .. 163 of one that the border of two parts cuts
 //     master.NAME, master.NAME[100:164]            weights in float32, if the checkpoint beside holds them rounded
 
+#include <longstraw/models/layer_program.hpp>
 #include <longstraw/models/parameters.hpp>
 #include <longstraw/models/safetensors.hpp>
 
@@ -17,30 +18,21 @@
 
 namespace longstraw::models {
 
-/// Places in the flat parameter layout, half-open.
-struct flat_range {
-  index begin = 0, end = 0;
-  index count() const { return end - begin; }
-};
-
-/// What falls to a rank: [total * rank / ranks, total * (rank + 1) / ranks). Empty if there are more ranks than floats.
-flat_range shard_of(index total, index rank, index ranks);
-
-/// One rank's arrays of that range; `master` is empty if weights are not part of it.
+/// One rank's arrays of its range; `master` is empty if weights are not part of it.
 struct optimizer_shard {
-  flat_range range;
+  token_range range;  ///< places in the flat parameter layout
   std::span<float> first_moment, second_moment, master;
 };
 /// A range of a store that has all of it.
-optimizer_shard shard_in(const parameter_store& store, flat_range range, bool with_master);
+optimizer_shard shard_in(const parameter_store& store, token_range range, bool with_master);
 
 /// "optimizer-00002-of-00004.safetensors" for rank 1 of 4.
-std::string optimizer_part_name(index rank, index ranks);
+std::string optimizer_part_name(const rank_share& at);
 bool is_optimizer_part(const std::string& file_name);
 
-/// Writes and syncs the part of that rank; `shard.range` is shard_of(layout.total(), rank, ranks). errc::io_failed.
+/// Writes and syncs the part of that rank; `shard.range` is at.part(layout.total()). errc::io_failed.
 void write_optimizer_part(const std::filesystem::path& folder, const parameter_layout& layout,
-                          const optimizer_shard& shard, index rank, index ranks);
+                          const optimizer_shard& shard, const rank_share& at);
 
 /// The parts of all ranks that saved, opened to be read by any number of ranks.
 class optimizer_parts {

@@ -236,11 +236,12 @@ void train_folder::write_checkpoint(const fs::path& fresh, const run_position& a
   const models::parameter_store& store = *policy.parameters;
   const models::parameter_layout& layout = store.layout();
   for (index r = 0; r < ranks; ++r) {
-    const models::flat_range range = models::shard_of(layout.total(), r, ranks);
-    models::write_optimizer_part(
-        fresh, layout, models::shard_in(store, range, !policy.files.holds_float32()), r, ranks);
-    journal_->prepared(at.step, r + 1,
-                       models::checksum_of_file(fresh / models::optimizer_part_name(r, ranks)));
+    const models::rank_share at_rank{r, ranks};
+    const auto shard =
+        models::shard_in(store, at_rank.part(layout.total()), !policy.files.holds_float32());
+    models::write_optimizer_part(fresh, layout, shard, at_rank);
+    const fs::path part = fresh / models::optimizer_part_name(at_rank);
+    journal_->prepared(at.step, r + 1, models::checksum_of_file(part));
   }
   fs::create_directory(fresh / "model");
   policy.files.write_files(fresh / "model", store);

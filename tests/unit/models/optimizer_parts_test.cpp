@@ -50,27 +50,11 @@ bool same_bits(const optimizer_state& a, const optimizer_state& b) {
 void save(const std::filesystem::path& folder, const parameter_store& store, index ranks) {
   const index total = store.layout().total();
   for (index r = 0; r < ranks; ++r)
-    write_optimizer_part(folder, store.layout(), shard_in(store, shard_of(total, r, ranks), true),
-                         r, ranks);
+    write_optimizer_part(folder, store.layout(),
+                         shard_in(store, rank_share{r, ranks}.part(total), true), {r, ranks});
 }
 
 }  // namespace
-
-TEST_CASE("shards follow each other and differ by at most one", "[unit]") {
-  for (const index total : {index{1}, index{5}, index{127}, index{1} << 50})
-    for (const index ranks : {1, 2, 3, 8, 16}) {
-      index at = 0;
-      for (index r = 0; r < ranks; ++r) {
-        const flat_range shard = shard_of(total, r, ranks);
-        CHECK(shard.begin == at);
-        CHECK(shard.count() >= total / ranks);
-        CHECK(shard.count() <= total / ranks + 1);
-        if (total < index{1} << 40) CHECK(shard.begin == total * r / ranks);
-        at = shard.end;
-      }
-      CHECK(at == total);
-    }
-}
 
 TEST_CASE("what any number of ranks saved, any number reads back with the same bits",
           "[unit][parity]") {
@@ -89,7 +73,7 @@ TEST_CASE("what any number of ranks saved, any number reads back with the same b
         const index total = read.store.layout().total();
         for (index r = 0; r < reading; ++r)  // each rank opens the parts for itself
           optimizer_parts(folder.path(), read.store.layout(), saving)
-              .read(shard_in(read.store, shard_of(total, r, reading), true));
+              .read(shard_in(read.store, rank_share{r, reading}.part(total), true));
         INFO(saving << " ranks saved, " << reading << " read");
         CHECK(same_bits(written, read));
       }
