@@ -3,7 +3,10 @@
 #include "process.hpp"
 #include "support/files.hpp"
 
+#include <longstraw/models/checkpoint.hpp>
 #include <longstraw/models/journal.hpp>
+#include <longstraw/models/manifest.hpp>
+#include <longstraw/models/optimizer_parts.hpp>
 
 #include <catch2/generators/catch_generators.hpp>
 
@@ -65,6 +68,23 @@ std::string half_precision_model(const temporary_folder& folder) {
   const std::string model = (folder / "half").string();
   succeeds({"new-model", "--quiet", "--model-config", file.string(), "--out", model});
   return model;
+}
+
+/// Makes the one part of a saved step those of `ranks` ranks, as they would have been saved.
+void share_out(const fs::path& saved, index ranks) {
+  const models::checkpoint files(saved / "model");
+  const auto budget = memory::budget::make(0);
+  const models::parameter_store store(files.layout(), models::parameter_use::train, *budget);
+  const models::rank_share one;
+  models::optimizer_parts(saved, files.layout(), 1)
+      .read(models::shard_in(store, one.part(files.layout().total()), true));
+  for (index r = 0; r < ranks; ++r) {
+    const models::rank_share at{r, ranks};
+    models::write_optimizer_part(
+        saved, files.layout(), models::shard_in(store, at.part(files.layout().total()), true), at);
+  }
+  fs::remove(saved / models::optimizer_part_name(one));
+  fs::remove(saved / models::manifest_name);
 }
 
 }  // namespace
@@ -172,6 +192,25 @@ TEST_CASE("a disk that fills up during a save loses nothing", "[program][negativ
   CHECK(committed_step(out) == 2);
   succeeds(run);
   succeeds(train(model, data, folder / "whole"));
+  check_same_end(folder / "whole", out);
+}
+
+TEST_CASE("a checkpoint saved by any number of ranks goes on with the same bits", "[program]") {
+  const temporary_folder folder;
+  const std::string data = data_of(folder.path(), 4), model = half_precision_model(folder);
+  succeeds(train(model, data, folder / "whole"));
+  const int ranks = GENERATE(2, 4, 8);
+  const fs::path out = folder / "out", saved = out / "checkpoint-3";
+  auto run = train(model, data, out);
+  run[12] = std::to_string(3);
+  succeeds(run);
+  share_out(saved, ranks);
+  write_file(out / "journal.jsonl", models::journal::opening());
+  models::journal journal(out / "journal.jsonl");
+  journal.begin(3, ranks);
+  for (int part = 1; part <= ranks; ++part) journal.prepared(3, part, "");
+  journal.commit(3, models::write_manifest(saved));
+  succeeds(train(model, data, out));
   check_same_end(folder / "whole", out);
 }
 
