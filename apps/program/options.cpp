@@ -4,6 +4,8 @@
 #include "size_text.hpp"
 #include "versions.hpp"
 
+#include <longstraw/models/json_text.hpp>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -31,8 +33,8 @@ double read_number(const std::string& flag, const std::string& text, const limit
   const bool inside = (l.above_least ? value > l.least : value >= l.least) &&
                       (l.below_most ? value < l.most : value <= l.most);
   if (failure != std::errc() || rest != end || !std::isfinite(value) || !inside)
-    throw usage_error(
-        fmt::format("{} is \"{}\"; expected {}", flag, text, expected_text(l, "a number")));
+    throw usage_error(fmt::format("{} is {}; expected {}", flag, models::in_quotes(text),
+                                  expected_text(l, "a number")));
   return value;
 }
 
@@ -41,11 +43,11 @@ index read_whole(const std::string& flag, const std::string& text, index least, 
   const char* const end = text.data() + text.size();
   const auto [rest, failure] = std::from_chars(text.data(), end, value);
   if (failure != std::errc() || rest != end || value < least || value > most)
-    throw usage_error(
-        most == std::numeric_limits<index>::max()
-            ? fmt::format("{} is \"{}\"; expected a whole number of at least {}", flag, text, least)
-            : fmt::format("{} is \"{}\"; expected a whole number from {} to {}", flag, text, least,
-                          most));
+    throw usage_error(most == std::numeric_limits<index>::max()
+                          ? fmt::format("{} is {}; expected a whole number of at least {}", flag,
+                                        models::in_quotes(text), least)
+                          : fmt::format("{} is {}; expected a whole number from {} to {}", flag,
+                                        models::in_quotes(text), least, most));
   return value;
 }
 
@@ -58,8 +60,8 @@ std::string joined(const std::vector<std::string>& words, const char* between) {
 std::string read_choice(const std::string& flag, const std::string& text,
                         const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), text) == choices.end())
-    throw usage_error(
-        fmt::format("{} is \"{}\"; expected one of {}", flag, text, joined(choices, ", ")));
+    throw usage_error(fmt::format("{} is {}; expected one of {}", flag, models::in_quotes(text),
+                                  joined(choices, ", ")));
   return text;
 }
 
@@ -214,8 +216,9 @@ void options::bytes(const std::string& flag, std::size_t& into, const std::strin
       [flag, &into](const std::string& v) {
         const auto size = parse_size(v);
         if (!size || *size == 0)
-          throw usage_error(fmt::format(
-              "{} is \"{}\"; expected a size such as 512MiB, 8GiB or a number of bytes", flag, v));
+          throw usage_error(
+              fmt::format("{} is {}; expected a size such as 512MiB, 8GiB or a number of bytes",
+                          flag, models::in_quotes(v)));
         into = *size;
       });
 }

@@ -56,7 +56,10 @@ class training_run {
         groups_(o.data, rules_of(policy_.files, settings.scale)),
         order_(groups_.size(), o.shuffle, static_cast<std::uint64_t>(o.seed)),
         trace_(o.machine.trace) {
-    if (!o.training.reference.empty() && settings.loss.beta != 0) reference_.emplace(o, memory_);
+    if (!o.training.reference.empty() && settings.loss.beta != 0) {
+      reference_.emplace(o, memory_);
+      check_vocabularies(reference_->loaded.files, policy_.files);
+    }
     actors::runtime_options options = o.machine.runtime();
     options.trace_file = trace_.partial();
     runtime_.emplace(std::move(options), policy_.model, memory_.budget);

@@ -287,6 +287,30 @@ TEST_CASE("a fault in the last line is told before the first group is run", "[pr
   p.check_clean();
 }
 
+TEST_CASE("a reference that cannot score every id is refused at once", "[program][negative]") {
+  const place p;
+  auto config = json_file(std::filesystem::path(p.model) / "config.json");
+  config["vocab_size"] = 257;
+  config["eos_token_id"] = nullptr;
+  const auto file = write_file(p.folder / "config.json", config.dump());
+  const std::string small = (p.folder / "small").string();
+  succeeds({"new-model", "--quiet", "--model-config", file.string(), "--out", small});
+  const std::vector<std::string> more = {"--reference", small, "--beta", "0.1"};
+  CHECK_THAT(fails(p.step(more)), ContainsSubstring("257"));
+  std::vector<std::string> train = p.step(more);
+  train[0] = "train";
+  CHECK_THAT(fails(train), ContainsSubstring("257"));
+  p.check_clean();
+}
+
+TEST_CASE("a long wrong value is cut in the sentence", "[program][negative]") {
+  const place p;
+  const std::string ids = std::string(5000, '1') + " x";
+  CHECK_THAT(fails({"generate", "--quiet", "--model", p.model, "--prompt-ids", ids}, 2),
+             ContainsSubstring("--prompt-ids holds"));
+  CHECK_THAT(fails(p.step({"--threads", ids}), 2), ContainsSubstring("--threads"));
+}
+
 TEST_CASE("a --config file is read to its end, and its faults name the line",
           "[program][negative]") {
   const place p;
