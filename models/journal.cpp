@@ -83,6 +83,7 @@ class line_checker {
       reject(fmt::format("begins to save step {}", step),
              fmt::format("a step after {}, which is committed", c_.last->step));
     c_.step = step;
+    c_.begun.insert(step);
     c_.prepared.assign(static_cast<std::size_t>(parts), false);
   }
 
@@ -104,6 +105,7 @@ class line_checker {
              "all parts prepared before");
     c_.last = {c_.step, static_cast<index>(c_.prepared.size()), f.text("manifest")};
     c_.step = -1;
+    c_.begun.clear();
     c_.prepared.clear();
   }
 
@@ -177,7 +179,8 @@ void journal::append(json record) {
     write_all(descriptor_.get(), file_, "\n");
     sync_file(descriptor_.get(), file_);
   } catch (const error&) {
-    // At once, so that the file is whole if this process does not try again; the failure that counts is the first one.
+    // At once, so that the file is whole if this process does not try again; the failure that counts
+    // is the first one.
     try {
       cut();
     } catch (const error&) {

@@ -128,8 +128,25 @@ train_folder::train_folder(fs::path folder, json settings)
       write_text(fresh / journal_name, models::journal::opening());
     });
   lock_ = locked(folder_);
+  if (!fs::exists(folder_ / journal_name, absent))
+    fail(errc::bad_input, "{} is missing; expected it beside {}, to say which step is saved",
+         (folder_ / journal_name).string(), run_name);
   journal_.emplace(folder_ / journal_name);
+  check_journal();
   remove_leftovers(folder_);
+}
+
+/// A checkpoint that the journal does not know must not be taken for a half-written one, and removed.
+void train_folder::check_journal() const {
+  const auto& saved = journal_->last_commit();
+  const index last = saved ? saved->step : 0;
+  for (const index n : saved_steps())
+    if (n > last && !journal_->has_begun(n))
+      fail(
+          errc::bad_input,
+          "{} has lost lines: the last step it commits is {}, and it does not say that the save of "
+          "{} began; expected the journal that was written beside it",
+          (folder_ / journal_name).string(), last, checkpoint(n).string());
 }
 
 fs::path train_folder::checkpoint(index step) const {
@@ -265,7 +282,7 @@ void train_folder::remove(const fs::path& checkpoint) const {
   remove_whole(hidden);
 }
 
-void train_folder::prune(index newest, index keep) const {
+std::vector<index> train_folder::saved_steps() const {
   std::vector<index> numbers;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(folder_, failure))
@@ -273,8 +290,12 @@ void train_folder::prune(index newest, index keep) const {
   if (failure)
     fail(errc::io_failed, "{} cannot be listed: {}", folder_.string(), failure.message());
   std::sort(numbers.rbegin(), numbers.rend());
+  return numbers;
+}
+
+void train_folder::prune(index newest, index keep) const {
   index kept = 0;
-  for (const index n : numbers) {
+  for (const index n : saved_steps()) {
     // A later one than the newest was not committed before its process died.
     if (n <= newest && kept < keep)
       ++kept;

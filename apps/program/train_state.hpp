@@ -60,6 +60,8 @@ class train_folder {
   const std::filesystem::path& path() const { return folder_; }
 
  private:
+  std::vector<index> saved_steps() const;
+  void check_journal() const;
   void write_metrics();
   void write_checkpoint(const std::filesystem::path& fresh, const run_position& at,
                         const loaded_model& policy, index ranks);

@@ -237,12 +237,18 @@ TEST_CASE("a damaged file of the committed step is named, with what was expected
     write_file(saved / name, whole);
     succeeds(again);
   }
-  std::string journal = read_file(out / "journal.jsonl");
-  journal[journal.find("commit")] = 'C';
-  write_file(out / "journal.jsonl", journal);
+  const std::string journal = read_file(out / "journal.jsonl");
+  std::string damaged = journal;
+  damaged[damaged.find("commit")] = 'C';
+  write_file(out / "journal.jsonl", damaged);
   CHECK_THAT(fails(again), ContainsSubstring("journal.jsonl line 4 is damaged"));
+  // Lines lost at the end leave a journal that is whole in itself.
+  for (const auto at : {journal.find("{\"line\":2"), journal.find("{\"line\":17")}) {
+    write_file(out / "journal.jsonl", journal.substr(0, at));
+    CHECK_THAT(fails(again), ContainsSubstring("journal.jsonl has lost lines"));
+  }
   fs::remove(out / "journal.jsonl");
-  CHECK_THAT(fails(again), ContainsSubstring("journal.jsonl"));
+  CHECK_THAT(fails(again), ContainsSubstring("journal.jsonl is missing"));
   CHECK(fs::exists(saved));
 }
 
