@@ -1,6 +1,6 @@
 #pragma once
-// Checksums of what lies on disk, and short names for large contents: XXH3, as 16 hexadecimal digits. They find damage,
-// not intent.
+// Checksums of what lies on disk, and short names for large contents: XXH3, as 16 hexadecimal
+// digits. They find damage, not intent.
 
 #include <cstddef>
 #include <filesystem>

@@ -179,8 +179,8 @@ void journal::append(json record) {
     write_all(descriptor_.get(), file_, "\n");
     sync_file(descriptor_.get(), file_);
   } catch (const error&) {
-    // At once, so that the file is whole if this process does not try again; the failure that counts
-    // is the first one.
+    // At once, so that the file is whole if this process does not try again; the failure that
+    // counts is the first one.
     try {
       cut();
     } catch (const error&) {

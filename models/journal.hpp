@@ -1,6 +1,6 @@
 #pragma once
-// The journal of a training run: an append-only file that decides which saved step a restart goes on
-// from.
+// The journal of a training run: an append-only file that decides which saved step a restart goes
+// on from.
 //
 // A save of step N by n ranks, in this order:
 //
@@ -23,14 +23,14 @@
 //         After the commit only: until then they are what a restart needs. Each is renamed to a
 //         hidden name first, so that a folder under its own name is always whole.
 //
-// A process or machine that ends between any two of these leaves a journal whose last commit names a
-// whole checkpoint. What it left half-written or half-removed is removed when the run goes on.
+// A process or machine that ends between any two of these leaves a journal whose last commit names
+// a whole checkpoint. What it left half-written or half-removed is removed when the run goes on.
 //
-// A record is one line of JSON that ends with a checksum of what stands before it. Its text is synced
-// before its newline is written, and the newline before the next record: a crash can only leave a
-// last line without its newline, which is ignored and cut. Any other line that is not what it was
-// when it was written is an error, never skipped: a restart from an older step than the committed one
-// must be somebody's decision.
+// A record is one line of JSON that ends with a checksum of what stands before it. Its text is
+// synced before its newline is written, and the newline before the next record: a crash can only
+// leave a last line without its newline, which is ignored and cut. Any other line that is not what
+// it was when it was written is an error, never skipped: a restart from an older step than the
+// committed one must be somebody's decision.
 
 #include <longstraw/memory/view.hpp>
 #include <longstraw/models/files.hpp>
@@ -68,14 +68,16 @@ struct journal_content {
   std::vector<bool> prepared;  ///< by part
 };
 
-/// Reads a journal. `name` begins sentences. errc::bad_input names the damaged line and what was expected.
+/// Reads a journal. `name` begins sentences. errc::bad_input names the damaged line and what was
+/// expected.
 journal_content read_journal(std::string_view text, const std::string& name);
 
 class journal {
  public:
   /// The text of a journal that holds no save.
   static std::string opening();
-  /// Reads the file, cuts a torn last line and opens it for appending. errc::io_failed, errc::bad_input.
+  /// Reads the file, cuts a torn last line and opens it for appending. errc::io_failed,
+  /// errc::bad_input.
   explicit journal(std::filesystem::path file);
 
   const std::optional<committed_step>& last_commit() const { return content_.last; }
@@ -84,8 +86,8 @@ class journal {
   bool has_begun(index step) const { return content_.begun.contains(step); }
 
   // Each is on disk on return. errc::io_failed: the record does not count, and the next one may be
-  // tried. (After a failed sync a crash may still bring the record back; that is harmless, since what
-  // it speaks of is on disk before it.)
+  // tried. (After a failed sync a crash may still bring the record back; that is harmless, since
+  // what it speaks of is on disk before it.)
   void begin(index step, index parts);
   void prepared(index step, index part, const std::string& checksum);
   void commit(index step, const std::string& manifest_checksum);

@@ -1,6 +1,6 @@
 #pragma once
-// manifest.json: every file of a folder with its size and checksum, so that a damaged or missing one is found before
-// anything is read from it.
+// manifest.json: every file of a folder with its size and checksum, so that a damaged or missing
+// one is found before anything is read from it.
 //
 //   {"files": [{"name": "model/config.json", "bytes": 812, "checksum": "16 digits"}, ...]}
 
@@ -19,11 +19,12 @@ struct manifest_entry {
   std::string checksum;
 };
 
-/// Lists all files below `folder`, in the order of their names, and writes the manifest there. Its own checksum.
+/// Lists all files below `folder`, in the order of their names, and writes the manifest there. Its
+/// own checksum.
 std::string write_manifest(const std::filesystem::path& folder);
 
-/// errc::bad_input if the manifest is missing, or is not the one with that checksum. `said_by` says who knows the checksum
-/// ("journal.jsonl").
+/// errc::bad_input if the manifest is missing, or is not the one with that checksum. `said_by` says
+/// who knows the checksum ("journal.jsonl").
 std::vector<manifest_entry> read_manifest(const std::filesystem::path& folder,
                                           const std::string& checksum, const std::string& said_by);
 

@@ -1,6 +1,6 @@
 #pragma once
-// The optimizer's state on disk, one part a rank: each holds the run of the flat parameter layout that falls to its rank,
-// and any number of ranks can read it back.
+// The optimizer's state on disk, one part a rank: each holds the run of the flat parameter layout
+// that falls to its rank, and any number of ranks can read it back.
 //
 //   optimizer-00002-of-00004.safetensors, all F32:
 //     first_moment.NAME, second_moment.NAME        a parameter that lies wholly in the part, with its shape
@@ -30,7 +30,8 @@ optimizer_shard shard_in(const parameter_store& store, token_range range, bool w
 std::string optimizer_part_name(const rank_share& at);
 bool is_optimizer_part(const std::string& file_name);
 
-/// Writes and syncs the part of that rank; `shard.range` is at.part(layout.total()). errc::io_failed.
+/// Writes and syncs the part of that rank; `shard.range` is at.part(layout.total()).
+/// errc::io_failed.
 void write_optimizer_part(const std::filesystem::path& folder, const parameter_layout& layout,
                           const optimizer_shard& shard, const rank_share& at);
 

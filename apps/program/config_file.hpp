@@ -1,6 +1,6 @@
 #pragma once
-// The lines of a --config file, checked before the parser sees them: it skips what it does not understand and knows no
-// line numbers.
+// The lines of a --config file, checked before the parser sees them: it skips what it does not
+// understand and knows no line numbers.
 
 #include <longstraw/memory/view.hpp>
 
@@ -20,8 +20,8 @@ struct config_file {
   std::string place(const std::string& key) const;
 };
 
-/// Throws usage_error, with file and line: not a regular file, larger than 1 MiB, or a line that is neither [SECTION] nor
-/// NAME = VALUE with a value on that line, or names an option twice.
+/// Throws usage_error, with file and line: not a regular file, larger than 1 MiB, or a line that is
+/// neither [SECTION] nor NAME = VALUE with a value on that line, or names an option twice.
 config_file read_config_file(const std::filesystem::path& file);
 
 /// The same for a text; `name` begins sentences.

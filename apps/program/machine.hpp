@@ -52,8 +52,8 @@ struct loaded_model {
 models::data_rules rules_of(const models::checkpoint& files,
                             models::reward_scale scale = models::reward_scale::group);
 
-/// Reads groups begin .. end-1 of the file, one at a time, so that a fault in the last line is told before the first group
-/// has cost anything; `look` sees each. errc::bad_input names file and line.
+/// Reads groups begin .. end-1 of the file, one at a time, so that a fault in the last line is told
+/// before the first group has cost anything; `look` sees each. errc::bad_input names file and line.
 void check_groups(const models::group_file& groups, index begin, index end,
                   const std::function<void(const models::group&, index)>& look = {});
 

@@ -45,11 +45,12 @@ enum class need { optional, required };
 /// Paths of a command line with the flags that gave them.
 using given_paths = std::vector<std::pair<std::string, std::filesystem::path>>;
 
-/// Where a --config file gives an option ("run.toml line 3"), by command and flag ("train --steps").
+/// Where a --config file gives an option ("run.toml line 3"), by command and flag ("train
+/// --steps").
 using config_places = std::map<std::string, std::string>;
 
-/// errc::bad_input if a result (--out, --trace, --report) would replace an input, lie inside an input
-/// folder, or share its place with another result.
+/// errc::bad_input if a result (--out, --trace, --report) would replace an input, lie inside an
+/// input folder, or share its place with another result.
 void check_results_apart(const given_paths& given);
 
 /// The options of one command. Targets must live as long as the command line; an option that is not

@@ -111,8 +111,8 @@ class training_run {
     return all;
   }
 
-  /// All that would end the run at a later group ends it here: faults of the data, missing reference log-probabilities, a
-  /// budget too small for the longest group.
+  /// All that would end the run at a later group ends it here: faults of the data, missing
+  /// reference log-probabilities, a budget too small for the longest group.
   void check_data() {
     index longest = 0, tokens = -1;
     check_groups(groups_, 0, groups_.size(), [&](const models::group& g, index number) {
@@ -225,7 +225,8 @@ class training_run {
     progress_bar().clear();
   }
 
-  /// The timeline of a run that failed shows why. That it cannot be completed or written is not what the run ends with.
+  /// The timeline of a run that failed shows why. That it cannot be completed or written is not
+  /// what the run ends with.
   void publish_timeline() {
     const auto attempt = [](auto&& act) {
       try {

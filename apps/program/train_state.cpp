@@ -87,8 +87,8 @@ std::uint64_t cut_to_whole_lines(int fd, const fs::path& file, std::uint64_t byt
   return whole;
 }
 
-/// The files of a saved step are what its manifest says, except for parts of the optimizer's state: the sentence on the
-/// first damaged one of those.
+/// The files of a saved step are what its manifest says, except for parts of the optimizer's state:
+/// the sentence on the first damaged one of those.
 std::optional<std::string> check_files(const fs::path& checkpoint,
                                        const models::committed_step& saved) {
   std::optional<std::string> damaged;
@@ -136,7 +136,8 @@ train_folder::train_folder(fs::path folder, json settings)
   remove_leftovers(folder_);
 }
 
-/// A checkpoint that the journal does not know must not be taken for a half-written one, and removed.
+/// A checkpoint that the journal does not know must not be taken for a half-written one, and
+/// removed.
 void train_folder::check_journal() const {
   const auto& saved = journal_->last_commit();
   const index last = saved ? saved->step : 0;
@@ -186,7 +187,8 @@ std::optional<run_position> train_folder::resume(const models::parameter_store& 
   model.read_weights(parameters);
   const auto log = spdlog::get("longstraw");
   if (damaged) {
-    // Moments of the first steps are corrected for their zero beginning: they must be counted from here.
+    // Moments of the first steps are corrected for their zero beginning: they must be counted from
+    // here.
     at.moment_steps = 0;
     std::ranges::fill(parameters.first_moments(), 0.0f);
     std::ranges::fill(parameters.second_moments(), 0.0f);

@@ -1,6 +1,6 @@
 #pragma once
-// What a training run leaves on disk, and how it goes on from there. longstraw/models/journal.hpp says in which order
-// a save writes, and why a process or machine may end at any moment.
+// What a training run leaves on disk, and how it goes on from there. longstraw/models/journal.hpp
+// says in which order a save writes, and why a process or machine may end at any moment.
 //
 //   OUT/run.json              the settings that a continued run must share
 //   OUT/journal.jsonl         which saved step counts
@@ -39,21 +39,24 @@ enum class damaged_moments { refuse, restart };
 class train_folder {
  public:
   /// Takes the folder for this process alone and removes what a killed process left half-written.
-  /// errc::bad_input if it holds something else, another process trains in it, or its journal is damaged.
+  /// errc::bad_input if it holds something else, another process trains in it, or its journal is
+  /// damaged.
   train_folder(std::filesystem::path folder, nlohmann::ordered_json settings);
 
-  /// Position and state of the last committed save, read into `parameters`; none if there is no save.
-  /// errc::bad_input names the setting in which that run differs from this one, or the file that is damaged.
+  /// Position and state of the last committed save, read into `parameters`; none if there is no
+  /// save. errc::bad_input names the setting in which that run differs from this one, or the file
+  /// that is damaged.
   std::optional<run_position> resume(const models::parameter_store& parameters,
                                      damaged_moments d) const;
-  /// Cuts metrics.jsonl back to that position and opens it; writes run.json; removes what the last save of a killed
-  /// process did not come to remove.
+  /// Cuts metrics.jsonl back to that position and opens it; writes run.json; removes what the last
+  /// save of a killed process did not come to remove.
   void begin(const run_position& at, index keep);
 
-  /// errc::io_failed: the file ends with its last whole line, and the next save writes this one first.
+  /// errc::io_failed: the file ends with its last whole line, and the next save writes this one
+  /// first.
   void add_metrics(const nlohmann::ordered_json& line);
-  /// Saves the state after `at.step` steps, one part of the optimizer's state a rank; keeps the last `keep` saves.
-  /// `at.metrics_bytes` is filled in.
+  /// Saves the state after `at.step` steps, one part of the optimizer's state a rank; keeps the
+  /// last `keep` saves. `at.metrics_bytes` is filled in.
   void save(run_position at, const loaded_model& policy, index ranks, index keep);
 
   std::filesystem::path checkpoint(index step) const;

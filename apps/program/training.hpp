@@ -47,7 +47,8 @@ nlohmann::ordered_json as_json(const training_settings& s);
 /// --reference gives.
 void check_reference(const models::group& g, const training_settings& s);
 
-/// errc::bad_input if the reference knows fewer ids than the policy, whose data could then hold one that it cannot score.
+/// errc::bad_input if the reference knows fewer ids than the policy, whose data could then hold one
+/// that it cannot score.
 void check_vocabularies(const models::checkpoint& reference, const models::checkpoint& policy);
 
 /// Reference log-probabilities of all responses of `g`, from a model with its own capture.

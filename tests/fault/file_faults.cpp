@@ -1,5 +1,6 @@
-// A library to be loaded in front of libc (LD_PRELOAD): counts the calls by which a process changes files below one
-// folder, and at the n-th of them ends the process or lets the call fail. Steered by the environment:
+// A library to be loaded in front of libc (LD_PRELOAD): counts the calls by which a process changes
+// files below one folder, and at the n-th of them ends the process or lets the call fail. Steered
+// by the environment:
 //
 //   FILE_FAULTS_UNDER   the folder, absolute
 //   FILE_FAULTS_AT      n, from 1

@@ -1,5 +1,6 @@
-// A training run is ended, or a call of the file system fails, at every single call by which it changes files. What is on
-// disk then is the old step or the new one, whole, and the run goes on to the bits of a run that nothing disturbed.
+// A training run is ended, or a call of the file system fails, at every single call by which it
+// changes files. What is on disk then is the old step or the new one, whole, and the run goes on to
+// the bits of a run that nothing disturbed.
 
 #include "process.hpp"
 #include "support/files.hpp"
@@ -26,7 +27,8 @@ namespace fs = std::filesystem;
 constexpr const char* last_step = "2";
 constexpr int at_once = 8;  // processes
 
-/// In memory if there is such a place: a sync costs nothing there, and a killed process loses none of what it wrote.
+/// In memory if there is such a place: a sync costs nothing there, and a killed process loses none
+/// of what it wrote.
 fs::path fast_folder() {
   return ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
@@ -140,8 +142,9 @@ class training {
   finished whole_;
 };
 
-/// Runs with the fault at call 1, 2, ... until no fault happens, a few at once; `check` looks at each one that had its
-/// fault, then the run is taken up again, where `again` may disturb it once more, and must come to the same end.
+/// Runs with the fault at call 1, 2, ... until no fault happens, a few at once; `check` looks at
+/// each one that had its fault, then the run is taken up again, where `again` may disturb it once
+/// more, and must come to the same end.
 template <class Check, class Again>
 void disturb_every_call(const training& t, const std::string& kind, Check&& check, Again&& again) {
   bool more = true;
@@ -186,7 +189,8 @@ bool is_commit(const std::string& call) {
   return call.find("\"record\":\"commit\"") != std::string::npos;
 }
 
-/// What a log of calls leaves on disk when the machine, not the process, ends: files and names that no sync covers.
+/// What a log of calls leaves on disk when the machine, not the process, ends: files and names that
+/// no sync covers.
 class disk {
  public:
   void add(const std::string& call) {
