@@ -1,6 +1,6 @@
 #include "cell.hpp"
 
-#include <fmt/format.h>
+#include <longstraw/memory/arena.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,16 @@ double share(const measurement& m) {
   return m.bound > 0 ? m.figure / m.bound : std::numeric_limits<double>::infinity();
 }
 
+std::string value_text(double value, measurement::unit in) {
+  if (in == measurement::unit::bytes && value >= 0 && std::isfinite(value))
+    return memory::readable_bytes(static_cast<std::size_t>(value));
+  return fmt::format("{:.2g}", value);
+}
+
 }  // namespace
+
+std::string figure_text(const measurement& m) { return value_text(m.figure, m.in); }
+std::string bound_text(const measurement& m) { return value_text(m.bound, m.in); }
 
 std::string_view to_string(verdict v) {
   switch (v) {
@@ -57,6 +66,11 @@ const measurement* cell::worst() const {
   return at == measurements_.end() ? nullptr : &*at;
 }
 
+const measurement* cell::headline() const {
+  if (measurements_.empty()) return nullptr;
+  return state() == verdict::failed ? worst() : &measurements_.front();
+}
+
 std::string cell::reason() const {
   if (!failure_.empty()) return failure_;
   switch (state()) {
@@ -68,7 +82,7 @@ std::string cell::reason() const {
       break;
   }
   const measurement& m = *worst();
-  return fmt::format("{} is {:.3g}, bound {:.3g}{}{}", m.what, m.figure, m.bound,
+  return fmt::format("{} is {}, bound {}{}{}", m.what, figure_text(m), bound_text(m),
                      m.where.empty() ? "" : ", at ", m.where);
 }
 

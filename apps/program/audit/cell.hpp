@@ -18,8 +18,13 @@ struct measurement {
   double figure = 0;  ///< within the bound if figure <= bound; NaN never is
   double bound = 0;
   std::string where;  ///< name of the parameter, arena or response that gave the figure
+  enum class unit { none, bytes } in = unit::none;
   bool within() const { return figure <= bound; }
 };
+
+/// "3.1e-06", "2.3 MiB"
+std::string figure_text(const measurement& m);
+std::string bound_text(const measurement& m);
 
 class cell {
  public:
@@ -34,6 +39,9 @@ class cell {
   const std::vector<measurement>& measurements() const { return measurements_; }
   /// The measurement that is farthest out, or nearest to its bound; null if there is none.
   const measurement* worst() const;
+  /// What stands for the cell where there is room for one figure: the worst of a failed cell, else
+  /// the first, which is the claim's own. Null if there is none.
+  const measurement* headline() const;
   /// Why it was not run, or what failed; empty for a proved cell.
   std::string reason() const;
   double seconds() const { return seconds_; }

@@ -56,7 +56,7 @@ const char* class_of(verdict v) {
 }
 
 std::string line_of(const measurement& m) {
-  return fmt::format("{}: {:.3g}, bound {:.3g}{}{}", m.what, m.figure, m.bound,
+  return fmt::format("{}: {}, bound {}{}{}", m.what, figure_text(m), bound_text(m),
                      m.where.empty() ? "" : " at ", m.where);
 }
 
@@ -64,10 +64,9 @@ std::string html_of(const cell& c) {
   std::string hover;
   for (const measurement& m : c.measurements()) hover += (hover.empty() ? "" : "; ") + line_of(m);
   if (hover.empty()) hover = c.reason();
-  const measurement* worst = c.worst();
   std::string small = c.reason();
   if (c.state() == verdict::proved)
-    small = fmt::format("{:.2g} of at most {:.2g}", worst->figure, worst->bound);
+    small = fmt::format("{} of at most {}", figure_text(*c.headline()), bound_text(*c.headline()));
   return fmt::format("<td class=\"{}\" title=\"{}\">{}<small>{}</small></td>", class_of(c.state()),
                      escaped(hover), to_string(c.state()), escaped(small));
 }
@@ -118,7 +117,7 @@ std::string as_html(const matrix& m, const circumstances& about) {
       "audit, within its bound. <span class=\"failed\">failed</span>outside its bound, or it "
       "threw. "
       "<span class=\"not_run\">not run</span>nothing is claimed; the reason is given.</p>\n"
-      "<p>A cell shows the measurement that is nearest to its bound; all of them appear when the "
+      "<p>A cell shows its first measurement, a failed one its worst; all of them appear when the "
       "pointer rests on it.</p>\n";
   for (const group& g : m.groups) text += html_of(g);
   text += meanings();

@@ -28,11 +28,17 @@ json as_json(const group& g, const row& r, std::size_t column) {
     measured.push_back({{"what", m.what},
                         {"figure", number(m.figure)},
                         {"bound", number(m.bound)},
+                        {"unit", m.in == measurement::unit::bytes ? "bytes" : ""},
                         {"where", m.where}});
-  return {{"claim", to_string(r.of)}, {"subject", g.subject},
-          {"against", g.truth},       {"gradient", messages::to_string(g.gradient)},
-          {"ranks", g.ranks[column]}, {"state", to_string(c.state())},
-          {"reason", c.reason()},     {"measurements", measured},
+  return {{"claim", to_string(r.of)},
+          {"subject", g.subject},
+          {"about", g.about},
+          {"against", g.truth},
+          {"gradient", messages::to_string(g.gradient)},
+          {"ranks", g.ranks[column]},
+          {"state", to_string(c.state())},
+          {"reason", c.reason()},
+          {"measurements", measured},
           {"seconds", c.seconds()}};
 }
 

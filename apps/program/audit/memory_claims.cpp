@@ -70,12 +70,12 @@ void measure_capacity(const column& c, std::size_t memory_bytes) {
     const peaks longer = peaks_of(c, how, data(longer_prompt));
     here.measure({fmt::format("peak bytes on {} prompt tokens", longer_prompt),
                   static_cast<double>(longer.total), static_cast<double>(memory_bytes),
-                  longer.largest});
+                  longer.largest, measurement::unit::bytes});
     here.measure({fmt::format("more peak bytes than on {} tokens; bound: the state of the others",
                               shorter_prompt),
                   static_cast<double>(longer.total) - static_cast<double>(shorter.total),
                   static_cast<double>(state_growth(c, how, longer_prompt - shorter_prompt)),
-                  longer.largest});
+                  longer.largest, measurement::unit::bytes});
   });
 }
 

@@ -3,21 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 namespace longstraw::audit {
 namespace {
 
-constexpr std::size_t label_width = 28, cell_width = 13, width = 100;
+constexpr std::size_t label_width = 29, cell_width = 14, width = 100;
 /// Ranks side by side; more go into another block.
 constexpr std::size_t columns_max = (width - label_width) / cell_width;
 
-/// "proved 1e-06"
+/// "proved 1.2e-06", "FAILED 3e-02", "proved 2.3M" (MiB)
 std::string short_text(const cell& c) {
-  const measurement* worst = c.worst();
   if (c.state() == verdict::not_run) return "not run";
-  if (c.state() == verdict::failed)
-    return worst && !worst->within() ? fmt::format("FAILED {:.0e}", worst->figure) : "FAILED";
-  return worst->bound == 0 ? "proved =" : fmt::format("proved {:.0e}", worst->figure);
+  const measurement* m = c.headline();
+  const bool failed = c.state() == verdict::failed;
+  if (failed && (!m || m->within())) return "FAILED";  // it threw
+  std::string figure = fmt::format("{:.0e}", m->figure);
+  if (m->in == measurement::unit::bytes) figure = fmt::format("{:.1f}M", m->figure / (1 << 20));
+  if (!failed && m->figure == 0) figure = "0";
+  return fmt::format("{} {}", failed ? "FAILED" : "proved", figure);
 }
 
 /// Lines of at most `width` columns, cut between words; all but the first indented.
@@ -45,63 +50,88 @@ std::string block(const group& g, std::size_t first, std::size_t last) {
   for (std::size_t c = first; c < last; ++c)
     text += fmt::format("{:<{}}", fmt::format("{} rank{}", g.ranks[c], g.ranks[c] == 1 ? "" : "s"),
                         cell_width);
+  text.erase(text.find_last_not_of(' ') + 1);
   text += "\n";
   for (const row& r : g.rows) {
     text += fmt::format("  {:<{}}", to_string(r.of), label_width - 2);
     for (std::size_t c = first; c < last; ++c)
       text += fmt::format("{:<{}}", short_text(r.cells[c]), cell_width);
+    text.erase(text.find_last_not_of(' ') + 1);
     text += "\n";
   }
   return text;
 }
 
-/// One reason often stands for several cells.
+/// The reason of all cells if none was run and all share it.
+std::optional<std::string> only_reason(const group& g) {
+  const std::string reason = g.rows.front().cells.front().reason();
+  const bool all = std::all_of(g.rows.begin(), g.rows.end(), [&](const row& r) {
+    return std::all_of(r.cells.begin(), r.cells.end(), [&](const cell& c) {
+      return c.state() == verdict::not_run && c.reason() == reason;
+    });
+  });
+  return all ? std::optional(reason) : std::nullopt;
+}
+
+/// One reason often stands for many cells.
 struct note {
-  std::string subject, text;
-  std::vector<std::string> rows;
+  std::string reason, first;
+  std::size_t cells = 0;
 };
 
 std::string notes(const matrix& m, verdict v, const char* title) {
   std::vector<note> all;
-  for (const group& g : m.groups)
+  for (const group& g : m.groups) {
+    if (only_reason(g)) continue;
     for (const row& r : g.rows)
       for (std::size_t c = 0; c < r.cells.size(); ++c) {
         if (r.cells[c].state() != v) continue;
-        const std::string subject = v == verdict::failed
-                                        ? fmt::format("{}, {}, ranks {}", g.subject,
-                                                      messages::to_string(g.gradient), g.ranks[c])
-                                        : "";
-        const std::string name(to_string(r.of)), reason = r.cells[c].reason();
-        auto same = std::find_if(all.begin(), all.end(), [&](const note& n) {
-          return n.subject == subject && n.text == reason;
-        });
-        if (same == all.end()) same = all.insert(all.end(), {subject, reason, {}});
-        if (std::find(same->rows.begin(), same->rows.end(), name) == same->rows.end())
-          same->rows.push_back(name);
+        const std::string reason = r.cells[c].reason();
+        auto same =
+            std::find_if(all.begin(), all.end(), [&](const note& n) { return n.reason == reason; });
+        if (same == all.end())
+          same = all.insert(all.end(), {reason,
+                                        fmt::format("{}, {} gradient, {} rank{}: {}", g.subject,
+                                                    messages::to_string(g.gradient), g.ranks[c],
+                                                    g.ranks[c] == 1 ? "" : "s", to_string(r.of)),
+                                        0});
+        ++same->cells;
       }
+  }
   if (all.empty()) return "";
   std::string text = fmt::format("\n{}\n", title);
   for (const note& n : all)
-    text += wrapped(fmt::format("  {}{}{}: {}", n.subject, n.subject.empty() ? "" : ": ",
-                                fmt::join(n.rows, ", "), n.text),
-                    4);
+    text += wrapped(
+        n.cells == 1 ? fmt::format("  {}: {}", n.first, n.reason)
+                     : fmt::format("  {} cells: {} (the first is {})", n.cells, n.reason, n.first),
+        4);
   return text;
 }
 
+/// Bounds of a row may differ from subject to subject.
 std::string bounds(const matrix& m) {
-  std::vector<std::string> lines;
+  struct range {
+    measurement least, most;
+  };
+  std::map<std::string, range> all;
   for (const group& g : m.groups)
     for (const row& r : g.rows)
       for (const cell& c : r.cells)
         for (const measurement& one : c.measurements()) {
-          const std::string line =
-              fmt::format("  {}: {} <= {:.3g}", to_string(r.of), one.what, one.bound);
-          if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+          const auto [at, fresh] =
+              all.try_emplace(fmt::format("{}: {}", to_string(r.of), one.what), range{one, one});
+          if (one.bound < at->second.least.bound) at->second.least = one;
+          if (one.bound > at->second.most.bound) at->second.most = one;
         }
-  std::sort(lines.begin(), lines.end());
   std::string text;
-  for (const std::string& line : lines) text += wrapped(line, 4);
-  return text.empty() ? "" : "\nBounds\n" + text;
+  for (const auto& [name, r] : all) {
+    const std::string least = bound_text(r.least), most = bound_text(r.most);
+    text +=
+        wrapped(fmt::format("  {} <= {}", name,
+                            least == most ? most : fmt::format("{} to {}, by model", least, most)),
+                4);
+  }
+  return text.empty() ? "" : fmt::format("\nBounds\n{}", text);
 }
 
 }  // namespace
@@ -111,22 +141,18 @@ std::string as_text(const matrix& m, const circumstances& about) {
   text +=
       "proved: measured here, within its bound   FAILED: measured or thrown here   not run: no "
       "claim\n";
+  std::string left_out;  // the last whole group that was, and why
   for (const group& g : m.groups) {
+    if (const auto reason = only_reason(g)) {
+      const std::string line = fmt::format("{}: not run: {}", g.subject, *reason);
+      if (line != left_out) text += fmt::format("\n{}", wrapped(line, 2));
+      left_out = line;
+      continue;
+    }
     text += '\n';
     text += wrapped(fmt::format("{}, {} gradient ({}; against {})", g.subject,
                                 messages::to_string(g.gradient), g.about, g.truth),
                     2);
-    // A whole group with one reason is one line.
-    const std::string reason = g.rows.front().cells.front().reason();
-    const bool none = std::all_of(g.rows.begin(), g.rows.end(), [&](const row& r) {
-      return std::all_of(r.cells.begin(), r.cells.end(), [&](const cell& c) {
-        return c.state() == verdict::not_run && c.reason() == reason;
-      });
-    });
-    if (none) {
-      text += wrapped("  not run: " + reason, 4);
-      continue;
-    }
     for (std::size_t c = 0; c < g.ranks.size(); c += columns_max)
       text += block(g, c, std::min(g.ranks.size(), c + columns_max));
   }
