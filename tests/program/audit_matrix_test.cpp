@@ -123,7 +123,9 @@ TEST_CASE("a wrong number in one parameter turns its cell red and names it", "[a
                  {claim::response_fidelity, claim::frozen_gradient, claim::optimizer_delta,
                   claim::distributed_consistency});
   const auto measure = [&](std::size_t number) {
-    const column c{&g, number, &s, {.ranks = static_cast<index>(number + 1)}};
+    setup how;
+    how.ranks = static_cast<index>(number + 1);
+    const column c{&g, number, &s, how};
     measure_fidelity(c, step, t);
     measure_gradient(c, step, t);
     measure_update(c, step, t);
@@ -157,7 +159,9 @@ TEST_CASE("a step that throws fails every cell that looks at it, with its senten
   audit::group g(s.name, gradient_mode::frozen, {2},
                  {claim::frozen_gradient, claim::distributed_consistency});
   const shared_step step([]() -> step_record { fail(errc::actor_lost, "rank 1 ended"); });
-  const column c{&g, 0, &s, {.ranks = 2}};
+  setup how;
+  how.ranks = 2;
+  const column c{&g, 0, &s, how};
   measure_gradient(c, step, {});
   measure_ranks(c, step, step);
   for (const row& r : g.rows) {

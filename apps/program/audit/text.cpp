@@ -19,9 +19,10 @@ std::string short_text(const cell& c) {
   const measurement* m = c.headline();
   const bool failed = c.state() == verdict::failed;
   if (failed && (!m || m->within())) return "FAILED";  // it threw
-  std::string figure = fmt::format("{:.0e}", m->figure);
-  if (m->in == measurement::unit::bytes) figure = fmt::format("{:.1f}M", m->figure / (1 << 20));
-  if (!failed && m->figure == 0) figure = "0";
+  const std::string figure = m->in == measurement::unit::bytes
+                                 ? fmt::format("{:.1f}M", m->figure / (1 << 20))
+                             : m->figure == 0 ? std::string("0")
+                                              : fmt::format("{:.0e}", m->figure);
   return fmt::format("{} {}", failed ? "FAILED" : "proved", figure);
 }
 
