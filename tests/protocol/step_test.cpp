@@ -41,27 +41,28 @@ actors::step_settings settings_of(const golden_case& c) {
   return s;
 }
 
-void check_gradients(const golden_case& c) {
+void check_gradients(const golden_case& c, messages::gradient_mode mode) {
+  const bool full = mode == messages::gradient_mode::full;
   for (const models::parameter& p : c.parameters->layout().all()) {
     const std::string name = c.expected_name(p.name);
     const auto got = c.parameters->gradients(p);
-    const double bound = c.bound("grads_frozen_rel", name).value_or(0);
+    const double bound = c.bound(full ? "grads_full_rel" : "grads_frozen_rel", name).value_or(0);
     INFO(p.name);
-    CHECK(relative_error(got, c.grads_frozen.at(name)) <= bound);
+    CHECK(relative_error(got, (full ? c.grads_full : c.grads_frozen).at(name)) <= bound);
   }
 }
 
+/// How a step is cut: the result must not depend on it beyond rounding.
 struct cut {
   index chunk_tokens, page_tokens;
-  int threads;
+  int threads = 1;
+  index ranks = 1;
+  messages::checkpointing checkpoint = messages::checkpointing::none;
 };
 
-TEST_CASE("a step through the actors gives the golden gradients and parameters",
-          "[protocol][golden]") {
-  const char* name = GENERATE("qwen35-tiny", "qwen35-8l", "qwen35-multimodal-prefix",
-                              "qwen3-dense-tiny", "llama-tiny");
-  const cut at = GENERATE(cut{1024, 256, 1}, cut{7, 16, 2}, cut{64, 1, 1});
-  INFO(name << " chunk " << at.chunk_tokens << " page " << at.page_tokens);
+void check_golden_step(const char* name, messages::gradient_mode mode, const cut& at) {
+  INFO(name << " " << to_string(mode) << " chunk " << at.chunk_tokens << " page " << at.page_tokens
+            << " ranks " << at.ranks);
   const golden_case c = load_golden(name);
   auto budget = memory::budget::make(0);
   const auto before = copy_of(c.parameters->weights());
@@ -70,14 +71,19 @@ TEST_CASE("a step through the actors gives the golden gradients and parameters",
   options.chunk_tokens = at.chunk_tokens;
   options.page_tokens = at.page_tokens;
   options.threads = at.threads;
+  options.ranks = at.ranks;
   actors::runtime runtime(options, model, budget);
   const models::group g = group_of(c);
-  const actors::step_outcome out = runtime.step(g, settings_of(c));
+  actors::step_settings settings = settings_of(c);
+  settings.gradient = mode;
+  settings.checkpoint = at.checkpoint;
+  const actors::step_outcome out = runtime.step(g, settings);
 
   CHECK(out.committed);
   CHECK(out.replayed == static_cast<index>(g.responses.size()));
-  check_gradients(c);
-  const double norm = c.about.at("step").at("frozen").at("grad_norm");
+  check_gradients(c, mode);
+  const std::string kind(to_string(mode));
+  const double norm = c.about.at("step").at(kind).at("grad_norm");
   CHECK(std::abs(out.grad_norm - norm) <= 2e-5 * norm);
   for (std::size_t r = 0; r < g.responses.size(); ++r)
     CHECK(relative_error(out.responses[r].logps, c.expected_row("logps", r)) < 1e-5);
@@ -85,7 +91,7 @@ TEST_CASE("a step through the actors gives the golden gradients and parameters",
   // The update: error of (w' - w) against the size of (w - w0), over all parameters together.
   const auto folder =
       std::filesystem::path(LONGSTRAW_GOLDEN_DIR) / c.about.at("case").get<std::string>();
-  const models::safetensors_file after(folder / "after_step_frozen.safetensors");
+  const models::safetensors_file after(folder / ("after_step_" + kind + ".safetensors"));
   double error = 0, size = 0;
   for (const models::parameter& p : c.parameters->layout().all()) {
     std::vector<float> want(static_cast<std::size_t>(p.count));
@@ -97,8 +103,55 @@ TEST_CASE("a step through the actors gives the golden gradients and parameters",
       size += (want[i] - start) * (want[i] - start);
     }
   }
-  CHECK(std::sqrt(error / size) <=
-        c.about.at("tolerance").at("update_rel").at("frozen").get<double>());
+  CHECK(std::sqrt(error / size) <= c.about.at("tolerance").at("update_rel").at(kind).get<double>());
+}
+
+const char* golden_name() {
+  return GENERATE("qwen35-tiny", "qwen35-8l", "qwen35-multimodal-prefix", "qwen3-dense-tiny",
+                  "llama-tiny");
+}
+
+using enum messages::gradient_mode;
+using enum messages::checkpointing;
+
+TEST_CASE("a step through the actors gives the golden gradients and parameters",
+          "[protocol][golden]") {
+  const char* name = golden_name();
+  check_golden_step(name, frozen, GENERATE(cut{1024, 256, 1}, cut{7, 16, 2}, cut{64, 1, 1}));
+}
+
+TEST_CASE("a step with the full gradient gives the golden gradients and parameters",
+          "[protocol][golden]") {
+  const char* name = golden_name();
+  check_golden_step(name, full,
+                    GENERATE(cut{1000, 256, 1}, cut{1, 16, 1}, cut{7, 3, 2}, cut{64, 16, 1},
+                             cut{64, 16, 1, 1, layer}));
+}
+
+TEST_CASE("ranks give the golden gradients and parameters", "[protocol][golden]") {
+  const char* name = golden_name();
+  const auto mode = GENERATE(frozen, full);
+  check_golden_step(name, mode,
+                    GENERATE(cut{1000, 16, 1, 2}, cut{64, 16, 1, 3}, cut{7, 5, 1, 4, layer},
+                             cut{1000, 256, 1, 8, layer}, cut{1, 16, 1, 3}));
+}
+
+TEST_CASE("checkpointing rebuilds the very bits", "[protocol]") {
+  const index ranks = GENERATE(1, 2);
+  std::vector<std::vector<float>> gradients;
+  for (const auto kept : {none, layer}) {
+    auto m = make_hybrid_model();
+    actors::runtime_options options;
+    options.chunk_tokens = 20;
+    options.ranks = ranks;
+    actors::runtime runtime(options, m.model, m.budget);
+    actors::step_settings s;
+    s.gradient = full;
+    s.checkpoint = kept;
+    runtime.step(random_group(90, {6, 8}, m.model->config().vocabulary, 7), s);
+    gradients.push_back(copy_of(m.parameters->gradients()));
+  }
+  CHECK(gradients[0] == gradients[1]);
 }
 
 TEST_CASE(

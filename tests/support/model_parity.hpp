@@ -45,7 +45,7 @@ struct step_errors {
 };
 step_errors compare_step(const models::language_model& model, const step_case& c,
                          const step_truth& truth, index page_tokens, index chunk_tokens,
-                         float temperature = 1);
+                         float temperature = 1, index ranks = 1);
 
 /// Error of one tensor of many: relative to its own norm, or to a thousandth of `scale` where the
 /// truth is smaller. The gradient of a parameter can vanish (one key alone has weight 1 whatever
