@@ -54,7 +54,8 @@ TEST_CASE("a failed cell gives the audit an exit code, and its results are there
   const fs::path out = folder / "out";
   CHECK_THAT(fails(audit_of("qwen3", {"--memory", "1MiB", "--out", out.string()})),
              ContainsSubstring("1 of the audit's 9 cells failed"));
-  for (const auto& c : json_file(out / "audit.json").at("cells"))
+  const auto j = json_file(out / "audit.json");
+  for (const auto& c : j.at("cells"))
     if (c.at("claim") == "execution capacity") {
       CHECK(c.at("state") == "failed");
       CHECK_THAT(c.at("reason").get<std::string>(), ContainsSubstring("1.0 MiB"));
@@ -80,7 +81,8 @@ TEST_CASE("golden cases of other architectures are not run, and no failure", "[p
   succeeds(
       audit_of("llama", {"--golden", cases.path().string(), "--out", (folder / "out").string()}));
   int proved = 0, not_run = 0;
-  for (const auto& c : json_file(folder / "out" / "audit.json").at("cells")) {
+  const auto j = json_file(folder / "out" / "audit.json");
+  for (const auto& c : j.at("cells")) {
     if (c.at("subject") == "golden llama-tiny") proved += c.at("state") == "proved";
     if (c.at("subject") != "golden glm-dsa-tiny") continue;
     not_run += c.at("state") == "not run";
