@@ -84,7 +84,7 @@ class rank : public actor_base<messages::rank_actor> {
     messages::token_pass_ptr pass;
     std::shared_ptr<memory::buffer> given;
   };
-  std::map<index, shared_head> heads_;
+  std::map<index, std::shared_ptr<shared_head>> heads_;
   std::shared_ptr<messages::workspace> space_;
   workspace_sizes space_sizes_;
 };
