@@ -17,8 +17,8 @@ struct settings {
   std::vector<messages::gradient_mode> gradients{messages::gradient_mode::frozen,
                                                  messages::gradient_mode::full};
   std::optional<index> threads;  ///< of each rank; cores / ranks otherwise
-  /// Budget of the capacity row.
-  std::size_t memory = std::size_t{64} << 20;
+  /// Budget of the capacity row: room for the scratch memory of a dozen ranks with a thread each.
+  std::size_t memory = std::size_t{128} << 20;
   /// What is done now; drawn as progress.
   std::function<void(const std::string&)> tell;
   /// A step of the audit is done; once a column.

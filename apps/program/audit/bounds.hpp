@@ -27,7 +27,8 @@ inline constexpr double norm_floor_share = 1e-3;
 inline constexpr double grad_norm_relative = 1e-5;
 
 /// Between ranks only the order of sums differs: some tens of roundings of 6e-8 each, far below what
-/// a wrong or missing contribution would give.
+/// a wrong or missing contribution would give. The gradient is compared as a whole; a parameter by
+/// itself may be as far off as float32 is from the truth, since its sum may nearly cancel.
 inline constexpr double ranks_gradient = 1e-5, ranks_grad_norm = 1e-5, ranks_logps = 1e-5;
 
 /// Central differences in double with this step: the truncation error is its square times a third

@@ -20,20 +20,29 @@ actors::step_settings memory_step(messages::gradient_mode gradient) {
 }
 
 struct peaks {
-  std::size_t total = 0;
-  std::string largest;  ///< name of the largest part
+  std::size_t total = 0;         ///< highest sum at one moment
+  std::size_t staging = 0;       ///< data on its way between ranks
+  std::size_t staging_plan = 0;  ///< what may be on its way
+  std::size_t others = 0;        ///< sum of the other names' peaks
+  std::string largest;           ///< name of the largest part
 };
 
 peaks peaks_of(const column& c, const setup& how, const models::group& g) {
   trainer t(*c.model, how);
-  t.step(g, memory_step(how.gradient));
-  peaks p{t.budget().peak_bytes(), ""};
+  const actors::step_settings s = memory_step(how.gradient);
+  const actors::memory_plan plan = t.plan(g, s);
+  t.step(g, s);
+  peaks p;
+  p.total = t.budget().peak_bytes();
   std::size_t most = 0;
-  for (const auto& u : t.budget().report())
-    if (u.peak_bytes > most) {
-      most = u.peak_bytes;
-      p.largest = u.name;
-    }
+  for (const auto& u : t.budget().report()) {
+    (u.name == actors::arena_name::staging ? p.staging : p.others) += u.peak_bytes;
+    if (u.peak_bytes <= most) continue;
+    most = u.peak_bytes;
+    p.largest = u.name;
+  }
+  if (const auto at = plan.bytes.find(actors::arena_name::staging); at != plan.bytes.end())
+    p.staging_plan = at->second;
   return p;
 }
 
@@ -71,11 +80,16 @@ void measure_capacity(const column& c, std::size_t memory_bytes) {
     here.measure({fmt::format("peak bytes on {} prompt tokens", longer_prompt),
                   static_cast<double>(longer.total), static_cast<double>(memory_bytes),
                   longer.largest, measurement::unit::bytes});
-    here.measure({fmt::format("more peak bytes than on {} tokens; bound: the state of the others",
-                              shorter_prompt),
-                  static_cast<double>(longer.total) - static_cast<double>(shorter.total),
+    here.measure({"growth of the named parts; bound: the state of the prompt's other tokens",
+                  static_cast<double>(longer.others) - static_cast<double>(shorter.others),
                   static_cast<double>(state_growth(c, how, longer_prompt - shorter_prompt)),
                   longer.largest, measurement::unit::bytes});
+    // How much is on its way at once depends on which rank is ahead; the most that can be does not
+    // depend on the prompt.
+    if (how.ranks > 1)
+      here.measure({"data between ranks; bound: the plan for the shorter prompt",
+                    static_cast<double>(longer.staging), static_cast<double>(shorter.staging_plan),
+                    actors::arena_name::staging, measurement::unit::bytes});
   });
 }
 

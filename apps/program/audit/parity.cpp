@@ -107,10 +107,13 @@ void measure_ranks(const column& c, const shared_step& step, const shared_step& 
     const auto logps = worst_response(many.outcome.responses, &messages::response_result::logps,
                                       single.outcome.responses, &messages::response_result::logps);
     const auto gradient = worst_gradient<float>(many.gradients, single.gradients, c.model->layout);
+    const l2_error whole = l2(many.gradients, single.gradients);
+    here.measure({"gradient against one rank, relative L2 of all", whole.difference / whole.norm,
+                  ranks_gradient, gradient.where});
+    here.measure({"gradient of the worst parameter against one rank, relative L2", gradient.error,
+                  bounds_of(*c.model).gradient, gradient.where});
     here.measure(
         {"logps against one rank, largest difference", logps.error, ranks_logps, logps.where});
-    here.measure({"gradient of the worst parameter against one rank, relative L2", gradient.error,
-                  ranks_gradient, gradient.where});
     here.measure({"gradient norm against one rank, relative",
                   relative(many.outcome.grad_norm, single.outcome.grad_norm), ranks_grad_norm, ""});
   });

@@ -31,9 +31,12 @@ class trainer {
  public:
   trainer(const subject& s, const setup& how);
   actors::step_outcome step(const models::group& g, const actors::step_settings& s);
+  /// What that step would draw from the budget.
+  actors::memory_plan plan(const models::group& g, const actors::step_settings& s) const {
+    return runtime_->step_plan(g, s);
+  }
 
   const models::parameter_store& parameters() const { return *parameters_; }
-  const models::language_model& model() const { return *model_; }
   const memory::budget& budget() const { return *budget_; }
 
  private:
