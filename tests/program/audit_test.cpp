@@ -49,6 +49,18 @@ TEST_CASE("an audit of one architecture ends well and leaves three results", "[p
   CHECK_THAT(fails(audit_of("llama", {"--out", out.string()})), ContainsSubstring("notes.txt"));
 }
 
+TEST_CASE("an audit proves both gradients on several ranks", "[program]") {
+  const temporary_folder folder;
+  succeeds({"audit", "--quiet", "--architecture", "qwen3_5_text", "--ranks", "1", "3", "--out",
+            (folder / "out").string()});
+  const auto j = json_file(folder / "out" / "audit.json");
+  CHECK(j.at("cells").size() == 2 * 2 * 9 * 2);  // models, modes, rows, ranks
+  CHECK(j.at("not_run") == 2 * 2 * (2 + 1));     // learning, and ranks against themselves
+  for (const auto& c : j.at("cells"))
+    if (c.at("claim") == "distributed consistency" && c.at("ranks") == 3)
+      CHECK(c.at("state") == "proved");
+}
+
 TEST_CASE("a failed cell gives the audit an exit code, and its results are there", "[program]") {
   const temporary_folder folder;
   const fs::path out = folder / "out";

@@ -77,8 +77,7 @@ void audit_subject(group& g, const subject& s, const settings& o) {
     measure_capacity(c, o.memory);
     row(claim::restart_equivalence);
     measure_restart(c, data);
-    c.at(claim::learning)
-        .leave_out("no task is trained here: that rewards rise is not measured yet");
+    c.at(claim::learning).leave_out("no training run is measured yet");
     if (o.column_done) o.column_done();
   }
 }

@@ -80,14 +80,14 @@ void measure_capacity(const column& c, std::size_t memory_bytes) {
     here.measure({fmt::format("peak bytes on {} prompt tokens", longer_prompt),
                   static_cast<double>(longer.total), static_cast<double>(memory_bytes),
                   longer.largest, measurement::unit::bytes});
-    here.measure({"growth of the named parts; bound: the state of the prompt's other tokens",
+    here.measure({"growth of named memory (bound: state of the added tokens)",
                   static_cast<double>(longer.others) - static_cast<double>(shorter.others),
                   static_cast<double>(state_growth(c, how, longer_prompt - shorter_prompt)),
                   longer.largest, measurement::unit::bytes});
     // How much is on its way at once depends on which rank is ahead; the most that can be does not
     // depend on the prompt.
     if (how.ranks > 1)
-      here.measure({"data between ranks; bound: the plan for the shorter prompt",
+      here.measure({"data between ranks (bound: plan of the shorter prompt)",
                     static_cast<double>(longer.staging), static_cast<double>(shorter.staging_plan),
                     actors::arena_name::staging, measurement::unit::bytes});
   });

@@ -100,8 +100,7 @@ void measure_update(const column& c, const shared_step& step, const truth& t) {
 
 void measure_ranks(const column& c, const shared_step& step, const shared_step& one) {
   cell& here = c.at(claim::distributed_consistency);
-  if (c.how.ranks == 1)
-    return here.leave_out("one rank is what the other numbers of ranks are held against");
+  if (c.how.ranks == 1) return here.leave_out("the others are held against one rank");
   attempt(here, [&] {
     const step_record &many = step.get(), &single = one.get();
     const auto logps = worst_response(many.outcome.responses, &messages::response_result::logps,
