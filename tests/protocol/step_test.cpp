@@ -484,6 +484,56 @@ TEST_CASE("more ranks than tokens, heads or pages give what one rank gives", "[p
     CHECK(relative_error(outcomes[1].responses[r].logps, outcomes[0].responses[r].logps) < 1e-5);
 }
 
+TEST_CASE("the same ranks give the same bits, with any number of threads", "[protocol]") {
+  const auto mode = GENERATE(frozen, full);
+  std::vector<std::vector<float>> weights, moments;
+  for (const int threads : {1, 1, 3}) {
+    auto m = make_hybrid_model();
+    actors::runtime_options options;
+    options.ranks = 3;
+    options.threads = threads;
+    options.chunk_tokens = 50;
+    actors::runtime runtime(options, m.model, m.budget);
+    actors::step_settings s;
+    s.gradient = mode;
+    s.optimizer.adamw.learning_rate = 1e-3;
+    runtime.step(random_group(120, {3, 30}, m.model->config().vocabulary, 7), s);
+    weights.push_back(copy_of(m.parameters->weights()));
+    moments.push_back(copy_of(m.parameters->second_moments()));
+  }
+  CHECK(weights[0] == weights[1]);
+  CHECK(weights[0] == weights[2]);
+  CHECK(moments[0] == moments[1]);
+  CHECK(moments[0] == moments[2]);
+}
+
+TEST_CASE("ranks score what one rank scores, and score what they replay bit for bit",
+          "[protocol]") {
+  auto m = make_hybrid_model();
+  const models::group g = random_group(120, {1, 9, 70}, m.model->config().vocabulary, 5);
+  const auto score_on = [&](index ranks) {
+    actors::runtime_options options;
+    options.ranks = ranks;
+    options.chunk_tokens = 50;
+    actors::runtime runtime(options, m.model, memory::budget::make(0));
+    return runtime.score(g, 0.7).responses;
+  };
+  const auto one = score_on(1), three = score_on(3);
+  for (std::size_t r = 0; r < one.size(); ++r) {
+    CHECK(relative_error(three[r].logps, one[r].logps) < 1e-5);
+    CHECK(relative_error(three[r].entropies, one[r].entropies) < 1e-5);
+  }
+  actors::runtime_options options;
+  options.ranks = 3;
+  options.chunk_tokens = 50;
+  actors::runtime runtime(options, m.model, m.budget);
+  actors::step_settings s;
+  s.separate_score = true;
+  const auto out = runtime.step(g, s);
+  CHECK(out.ratio_min == 1.0);
+  CHECK(out.ratio_max == 1.0);
+}
+
 TEST_CASE(
     "losses use global counts: a short and a long response weigh by their tokens on any ranks",
     "[protocol]") {
