@@ -9,6 +9,7 @@
 #include <longstraw/messages/interfaces.hpp>
 
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace longstraw::actors {
@@ -55,8 +56,12 @@ class actor_base : public messages::watching<typename Handle::base> {
   template <class Message, class Self, class Answer>
   auto on(Answer (Self::*handler)(const Message&)) {
     return [this, handler](const Message& m) -> Answer {
-      maybe_die();
       auto* self = static_cast<Self*>(this);
+      if constexpr (std::is_void_v<Answer>) {
+        if (is_lost(messages::name_of<Message>())) return;
+      } else {
+        is_lost(messages::name_of<Message>());
+      }
       if (!env.timeline->enabled()) return (self->*handler)(m);
       const record_on_exit record(*this, m.ctx, messages::name_of<Message>());
       return (self->*handler)(m);
@@ -67,7 +72,7 @@ class actor_base : public messages::watching<typename Handle::base> {
   template <class Answer, class F>
   auto on_answer(F handler) {
     return [this, handler = std::move(handler)](const Answer& m) mutable {
-      maybe_die();
+      is_lost(messages::name_of<Answer>());
       if (!env.timeline->enabled()) return handler(m);
       const record_on_exit record(*this, m.ctx, messages::name_of<Answer>());
       handler(m);
@@ -113,11 +118,11 @@ class actor_base : public messages::watching<typename Handle::base> {
  private:
   struct killed_by_test {};
 
-  void maybe_die() {
-    if (!env.fault || env.fault->actor != name_) return;
-    if (handled_++ != env.fault->message) return;
-    env.fault->fired->store(true);
-    throw killed_by_test{};
+  bool is_lost(const char* message) {
+    if (!env.faults) return false;
+    const auto verdict = env.faults->before(name_, message);
+    if (verdict == message_faults::verdict::die) throw killed_by_test{};
+    return verdict == message_faults::verdict::drop;
   }
 
   class record_on_exit {
@@ -150,7 +155,6 @@ class actor_base : public messages::watching<typename Handle::base> {
   const std::string name_;
   const std::uint32_t track_;
   std::uint64_t cause_ = 0;
-  std::int64_t handled_ = 0;
 };
 
 }  // namespace longstraw::actors

@@ -1,6 +1,6 @@
 #pragma once
-// What every actor is given at its start: the timeline, the log, the deadlines, and the fault that
-// a test wants.
+// What every actor is given at its start: the timeline, the log, the deadlines, and the faults
+// that a test wants.
 
 #include <longstraw/messages/timeline.hpp>
 
@@ -24,19 +24,23 @@ struct deadlines {
   std::chrono::milliseconds watchdog{1'000};
 };
 
-/// Test hook: the actor of that name ends when it is about to handle its message number `message`
-/// (from 0).
-struct fault_plan {
-  std::string actor;
-  std::int64_t message = 0;
-  std::shared_ptr<std::atomic<bool>> fired = std::make_shared<std::atomic<bool>>(false);
+/// Test hook, asked about every message that an actor is about to handle. Called from the threads of all actors.
+class message_faults {
+ public:
+  enum class verdict {
+    deliver,
+    drop,  ///< the message is lost; only for messages that are not answered directly
+    die,   ///< the actor ends
+  };
+  virtual ~message_faults() = default;
+  virtual verdict before(const std::string& actor, const char* message) = 0;
 };
 
 struct environment {
   std::shared_ptr<messages::timeline> timeline;
   std::shared_ptr<spdlog::logger> log;
   deadlines limits;
-  std::shared_ptr<const fault_plan> fault;
+  std::shared_ptr<message_faults> faults;
 };
 
 }  // namespace longstraw::actors

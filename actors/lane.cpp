@@ -28,7 +28,7 @@ void lane::submit(const submit_operation& m) {
 caf::result<lane_ready> lane::begin_job(const begin_lane_job& m) {
   job_number_ = m.job_number;
   job_failed_ = false;
-  next_ = {0, 0};
+  next_ = {m.first_entry, 0};
   waiting_.clear();
   return stamped(lane_ready{{}, m.job_number});
 }
@@ -94,9 +94,10 @@ void lane::run(const submit_operation& m) {
     env.timeline->add(record);
   }
   if (!failed) {
-    // Parts before the last are of no interest to anybody: an answer would only wake its receiver's
+    // Of most parts before the last nobody wants to know: an answer would only wake its receiver's
     // thread while the next operation waits.
-    if (m.last) tell(m.reply_to, operation_done{{}, m.job_number, m.entry});
+    if (m.last || m.answers)
+      tell(m.reply_to, operation_done{{}, m.job_number, m.entry, m.part, m.last});
     return;
   }
   if (m.job_number == job_number_) {

@@ -1,5 +1,7 @@
 #include <longstraw/actors/optimizer.hpp>
+#include <longstraw/actors/optimizer_step.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -7,11 +9,10 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-optimizer::optimizer(caf::actor_config& config, environment e, std::string name, rank_id number,
-                     lane_actor lane, std::shared_ptr<models::parameter_store> parameters)
+optimizer::optimizer(caf::actor_config& config, environment e, std::string name, rank_parts parts,
+                     std::shared_ptr<models::parameter_store> parameters)
     : actor_base(config, std::move(e), std::move(name)),
-      number_(number),
-      lane_(std::move(lane)),
+      parts_(std::move(parts)),
       parameters_(std::move(parameters)) {}
 
 optimizer::behavior_type optimizer::make_behavior() {
@@ -22,127 +23,161 @@ optimizer::behavior_type optimizer::make_behavior() {
       on(&optimizer::abort),               //
       on(&optimizer::operation_finished),  // from the lane
       on(&optimizer::operation_broke),     // from the lane
+      on(&optimizer::take_exchanged),      // from the collective
+      on(&optimizer::exchange_failed),     // from the collective
   };
 }
 
 void optimizer::on_exit() {
-  let_go(lane_);
+  parts_.let_go_of_actors();
   let_go(supervisor_);
   job_.reset();
 }
 
 void optimizer::begin(const begin_step& m) {
   job_ = m.what;
+  attempt_ = m.attempt;
   supervisor_ = m.reply_to;
-  stage_ =
-      stage::clearing;  // OP-2: an earlier step, or an earlier runtime, may have left something
-  submit("clear_gradients", [p = parameters_](kernels::executor& on) {
-    constexpr index block = index{1} << 20;
-    const auto all = p->gradients();
-    const auto count = static_cast<index>(all.size());
-    on.parallel_for(kernels::blocks_of(count, block), [&](index b, kernels::scratch&) {
-      const index n = std::min(block, count - b * block);
-      std::memset(all.data() + b * block, 0, static_cast<std::size_t>(n) * sizeof(float));
-    });
+  stage_ = stage::clearing;  // OP-2: an earlier step, attempt or runtime may have left something
+  submit("clear_gradients",
+         [all = job_->gradients[static_cast<std::size_t>(parts_.at.rank)]](kernels::executor& on) {
+           constexpr index block = index{1} << 20;
+           const auto count = static_cast<index>(all.size());
+           on.parallel_for(kernels::blocks_of(count, block), [&](index b, kernels::scratch&) {
+             const index n = std::min(block, count - b * block);
+             std::memset(all.data() + b * block, 0, static_cast<std::size_t>(n) * sizeof(float));
+           });
+         });
+}
+
+// Each rank says where its gradients lie; when all have, they are complete.
+void optimizer::prepare(const prepare_step& m) {
+  if (!current(m.job_number) || stage_ != stage::accumulating) return;
+  stage_ = stage::summing;
+  if (parts_.at.alone()) return sum_shard(nullptr);
+  const auto own = job_->gradients[static_cast<std::size_t>(parts_.at.rank)];
+  meet("sum_gradients", 0, {job_, std::as_bytes(own)});
+}
+
+void optimizer::sum_shard(std::shared_ptr<const std::vector<given_data>> given) {
+  squares_ = std::make_shared<double>(0);
+  submit("sum_gradients", [p = parameters_, j = job_, at = parts_.at, given,
+                           squares = squares_](kernels::executor& on) {
+    const token_range shard = shard_of(p->layout(), at);
+    if (given) sum_gradients(j->gradients, shard, on);  // OP-3
+    *squares = gradient_squares(*p, shard, on);
   });
 }
 
-void optimizer::prepare(const prepare_step& m) {
-  if (!job_ || m.job_number != job_->number || stage_ != stage::accumulating) return;
-  stage_ = stage::preparing;
-  submit("gradient_norm", [p = parameters_, j = job_](kernels::executor& on) {
-    const double norm = gradient_norm(*p, on);
-    j->commit.grad_norm = norm;
-    const double limit = j->optimizer.max_grad_norm;
-    j->commit.clip_scale = limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
-  });
+void optimizer::take_norm(double squares) {
+  const double norm = std::sqrt(squares);
+  const double limit = job_->optimizer.max_grad_norm;
+  clip_scale_ = limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+  if (parts_.at.rank == 0) {
+    job_->commit.grad_norm = norm;
+    job_->commit.clip_scale = clip_scale_;
+  }
+  stage_ = stage::prepared;
+  tell(supervisor_, vote{{}, parts_.at.rank, job_->number, true, errc::not_finite, ""});
 }
 
 void optimizer::commit(const commit_step& m) {
-  if (!job_ || m.job_number != job_->number || stage_ != stage::prepared) {  // OP-1
-    tell(supervisor_,
-         fault{{}, m.job_number, errc::actor_lost, "a commit was asked for that was not prepared"});
+  if (!current(m.job_number) || stage_ != stage::prepared) {  // OP-1
+    tell(supervisor_, fault{{},
+                            m.job_number,
+                            attempt_,
+                            errc::actor_lost,
+                            "a commit was asked for that was not prepared"});
     return;
   }
   stage_ = stage::committing;
-  submit("adamw", [p = parameters_, j = job_](kernels::executor& on) {
-    apply_adamw(*p, j->optimizer, j->commit.clip_scale, j->optimizer_step, on);
-    j->commit.committed = true;
-  });
+  submit("adamw",
+         [p = parameters_, j = job_, at = parts_.at, scale = clip_scale_](kernels::executor& on) {
+           auto& update = j->commit.updates[static_cast<std::size_t>(at.rank)];
+           update = commit_result::update::begun;
+           apply_adamw(*p, shard_of(p->layout(), at), j->optimizer, scale, j->optimizer_step, on);
+           update = commit_result::update::done;
+         });
 }
 
 void optimizer::abort(const abort_step& m) {
-  if (!job_ || m.job_number != job_->number) return;
+  if (!current(m.job_number)) return;
   job_.reset();
   stage_ = stage::idle;
 }
 
 void optimizer::operation_finished(const operation_done& m) {
-  if (!job_ || m.job_number != job_->number) return;
+  if (!current(m.job_number)) return;
   switch (stage_) {
     case stage::clearing:
       stage_ = stage::accumulating;
-      return tell(supervisor_, step_begun{{}, number_, job_->number});
-    case stage::preparing:
-      stage_ = stage::prepared;
-      return tell(supervisor_, vote{{}, number_, job_->number, true, errc::not_finite, ""});
+      return tell(supervisor_, step_begun{{}, parts_.at.rank, job_->number, attempt_});
+    case stage::summing:
+      stage_ = stage::measuring;
+      if (parts_.at.alone()) return take_norm(*squares_);
+      return meet("sum_squares", 1,
+                  {squares_, std::as_bytes(std::span<const double>(squares_.get(), 1))});
     case stage::committing:
       stage_ = stage::idle;
-      tell(supervisor_, step_committed{{}, number_, job_->number});
+      tell(supervisor_, step_committed{{}, parts_.at.rank, job_->number});
       job_.reset();
       return;
     case stage::idle:
     case stage::accumulating:
+    case stage::measuring:
     case stage::prepared:
       return;
   }
 }
 
-void optimizer::operation_broke(const operation_failed& m) {
-  if (!job_ || m.job_number != job_->number) return;
-  if (stage_ == stage::preparing)
-    tell(supervisor_, vote{{}, number_, job_->number, false, m.code, m.sentence});
-  else
-    tell(supervisor_, fault{{}, job_->number, m.code, m.sentence});
+// The exchanges of the transaction are numbered after the schedule's last entry.
+void optimizer::meet(const char* what, index entry, given_data given) {
+  const index entries = static_cast<index>(job_->plan.entries.size());
+  tell(parts_.collective, contribute{{},
+                                     {job_->number, attempt_, entries + entry, 0},
+                                     parts_.at.rank,
+                                     what,
+                                     "transaction",
+                                     -1,
+                                     std::move(given),
+                                     self_as<exchange_listener>()});
 }
 
-void optimizer::submit(const char* name, std::function<void(kernels::executor&)> run) {
+void optimizer::take_exchanged(const exchanged& m) {
+  if (!current(m.key.job_number) || m.key.attempt != attempt_) return;
+  if (stage_ == stage::summing) return sum_shard(m.given);
+  if (stage_ != stage::measuring) return;
+  double squares = 0;
+  for (const given_data& g : *m.given) squares += g.as<double>()[0];
+  take_norm(squares);
+}
+
+void optimizer::exchange_failed(const exchange_missed& m) {
+  if (current(m.key.job_number) && m.key.attempt == attempt_)
+    tell(supervisor_, fault{{}, job_->number, attempt_, errc::rank_late, m.sentence});
+}
+
+void optimizer::operation_broke(const operation_failed& m) {
+  if (!current(m.job_number)) return;
+  if (stage_ == stage::summing)
+    tell(supervisor_, vote{{}, parts_.at.rank, job_->number, false, m.code, m.sentence});
+  else
+    tell(supervisor_, fault{{}, job_->number, attempt_, m.code, m.sentence});
+}
+
+void optimizer::submit(const char* name, body run) {
   auto op = std::make_shared<operation>();
   op->name = op->detail = name;
   op->run = std::move(run);
-  tell(lane_,
-       submit_operation{
-           {}, job_->number, -1, 0, true, std::move(op), job_, self_as<operation_listener>()});
-}
-
-double gradient_norm(const models::parameter_store& parameters, kernels::executor& on) {
-  double sum = 0;
-  for (const models::parameter& p : parameters.layout().all()) {
-    const double squares = kernels::sum_of_squares(parameters.gradients(p), on);
-    if (!std::isfinite(squares))
-      fail(errc::not_finite, "the gradient of parameter '{}' is not finite; nothing was committed",
-           p.name);
-    sum += squares;
-  }
-  return std::sqrt(sum);
-}
-
-void apply_adamw(const models::parameter_store& parameters, const optimizer_settings& s,
-                 double gradient_scale, index step, kernels::executor& on) {
-  for (const models::parameter& p : parameters.layout().all()) {
-    kernels::adamw_settings settings = s.adamw;
-    if (s.no_decay_one_dimensional && p.shape.size() < 2) settings.weight_decay = 0;
-    const auto part = [&p](std::span<float> all) {
-      return all.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
-    };
-    kernels::adamw_update(part(parameters.weights()), part(parameters.first_moments()),
-                          part(parameters.second_moments()), part(parameters.gradients()),
-                          gradient_scale, settings, step, on);
-    if (!std::isfinite(kernels::sum_of_squares(parameters.weights(p), on)))
-      fail(errc::not_finite,
-           "the update of parameter '{}' is not finite (learning rate {}, weight decay {}, eps {})",
-           p.name, settings.learning_rate, settings.weight_decay, settings.eps);
-  }
+  tell(parts_.lane, submit_operation{{},
+                                     job_->number,
+                                     -1,
+                                     0,
+                                     true,
+                                     false,
+                                     std::move(op),
+                                     job_,
+                                     self_as<operation_listener>()});
 }
 
 }  // namespace longstraw::actors

@@ -1,5 +1,5 @@
 #include <longstraw/actors/rank.hpp>
-#include <longstraw/kernels/head.hpp>
+#include <longstraw/actors/suffix_head.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -8,31 +8,33 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-rank::rank(caf::actor_config& config, environment e, std::string name, rank_id number,
-           lane_actor lane, std::vector<layer_actor> layers, std::shared_ptr<memory::budget> budget)
+rank::rank(caf::actor_config& config, environment e, std::string name, rank_parts parts,
+           std::vector<layer_actor> layers)
     : actor_base(config, std::move(e), std::move(name)),
-      number_(number),
-      lane_(std::move(lane)),
-      layers_(std::move(layers)),
-      budget_(std::move(budget)) {}
+      parts_(std::move(parts)),
+      layers_(std::move(layers)) {}
 
 rank::behavior_type rank::make_behavior() {
   return {
       on(&rank::run),                 // -> phase_done | fault, later
+      on(&rank::rewind),              // -> job_rewound
       on(&rank::release),             // -> job_released
       on(&rank::entry_finished),      // from a layer
       on(&rank::entry_broke),         // from a layer
       on(&rank::operation_finished),  // from the lane
       on(&rank::operation_broke),     // from the lane
+      on(&rank::take_exchanged),      // from the collective
+      on(&rank::exchange_failed),     // from the collective
   };
 }
 
 void rank::on_exit() {
-  let_go(lane_);
+  parts_.let_go_of_actors();
   layers_.clear();
   let_go(supervisor_);
   job_.reset();
   pass_.reset();
+  heads_.clear();
   space_.reset();
 }
 
@@ -46,39 +48,43 @@ void rank::run(const run_phase& m) {
       space_.reset();
       return report(e.code(), e.what());
     }
-    ask(lane_, env.limits.operation, begin_lane_job{{}, job_->number})
-        .then(on_answer<lane_ready>([this](const lane_ready& ready) {
-                if (!job_ || ready.job_number != job_->number) return;
-                lane_ready_ = true;
-                pump();
-              }),
-              [this](const caf::error& e) {
-                const error cause = from_caf(this->system(), e);
-                report(cause.code(), cause.what());
-              });
   }
   range_ = job_->plan.of(phase_);
   next_ = oldest_ = range_.begin;
+  if (!lane_ready_) begin_lane(range_.begin);
   pump();
+}
+
+void rank::begin_lane(index first_entry) {
+  ask(parts_.lane, env.limits.operation, begin_lane_job{{}, job_->number, first_entry})
+      .then(on_answer<lane_ready>([this](const lane_ready& ready) {
+              if (!job_ || ready.job_number != job_->number) return;
+              lane_ready_ = true;
+              pump();
+            }),
+            [this](const caf::error& e) {
+              const error cause = from_caf(this->system(), e);
+              report(cause.code(), cause.what());
+            });
 }
 
 void rank::start_job(const job_ptr& of) {
   job_ = of;
+  attempt_ = 0;
   lane_ready_ = false;
   finished_.clear();
-  const workspace_sizes need = workspace_of(*of);
+  const workspace_sizes need = workspace_of(*of, parts_.at);
   if (space_ && space_sizes_.covers(need)) return;
   space_.reset();
   space_ = std::make_shared<workspace>();
-  const auto hidden = budget_->named(of->arena_prefix + arena_name::hidden_states);
+  const auto hidden = parts_.arena(arena_name::hidden_states);
   space_->hidden = hidden->allocate_floats(need.hidden);
   space_->d_hidden = hidden->allocate_floats(need.d_hidden);
   space_->angles = hidden->allocate_floats(need.angles);
-  space_->activations =
-      budget_->named(of->arena_prefix + arena_name::activations)->allocate_floats(need.activations);
-  space_->head = budget_->named(of->arena_prefix + arena_name::head)->allocate_floats(need.head);
-  space_->logits =
-      budget_->named(of->arena_prefix + arena_name::head)->allocate_floats(need.logits);
+  space_->inputs = hidden->allocate_floats(need.inputs);
+  space_->activations = parts_.arena(arena_name::activations)->allocate_floats(need.activations);
+  space_->head = parts_.arena(arena_name::head)->allocate_floats(need.head);
+  space_->logits = parts_.arena(arena_name::head)->allocate_floats(need.logits);
   space_sizes_ = need;
 }
 
@@ -86,7 +92,7 @@ void rank::pump() {
   if (!lane_ready_) return;
   while (next_ < range_.end && next_ - oldest_ < window) issue(next_++);
   if (oldest_ < range_.end) return;
-  if (range_.end != -1) tell(supervisor_, phase_done{{}, number_, job_->number, phase_});
+  if (range_.end != -1) tell(supervisor_, phase_done{{}, parts_.at.rank, job_->number, phase_});
   range_ = {-1, -1};
   next_ = oldest_ = -1;
 }
@@ -97,13 +103,12 @@ void rank::issue(index number) {
     case verb::embed:
       return embed(number, e);
     case verb::score_head:
-      return score_head(number, e);
     case verb::loss_head:
-      return loss_head(number, e);
+      return head(number);
     case verb::embed_backward:
-      return embed_backward(number, e);
+      return embed_backward(number);
     case verb::sample:
-      return sample(number, e);
+      return sample(number);
     case verb::capture_layer:
     case verb::score_layer:
     case verb::forward_layer:
@@ -115,42 +120,60 @@ void rank::issue(index number) {
   }
 }
 
-void rank::submit(index number, const schedule_entry& e,
-                  std::function<void(kernels::executor&)> run) {
+void rank::submit(index number, index part, bool last, body run) {
+  const schedule_entry& e = job_->plan.entries[static_cast<std::size_t>(number)];
   auto op = std::make_shared<operation>();
   op->name = op->detail = to_string(e.what).data();
   op->entry = e;
   op->run = std::move(run);
-  tell(lane_,
-       submit_operation{
-           {}, job_->number, number, 0, true, std::move(op), job_, self_as<operation_listener>()});
+  tell(parts_.lane, submit_operation{{},
+                                     job_->number,
+                                     number,
+                                     part,
+                                     last,
+                                     !last,
+                                     std::move(op),
+                                     job_,
+                                     self_as<operation_listener>()});
 }
 
 // Every pass starts with its embedding; the entries that follow, up to the next one, belong to it.
 void rank::begin_pass(const schedule_entry& e) {
   auto p = std::make_shared<token_pass>();
   const models::language_model& model = *job_->model;
-  const index tokens = e.tokens.count();
+  const index width = model.config().hidden_size;
   p->of = job_;
   p->space = space_;
-  p->positions = e.tokens;
+  p->at = parts_.at;
+  p->whole = e.tokens;
+  p->positions = parts_.at.slice(e.tokens);
   p->response = e.response;
+  const index tokens = p->positions.count();
   const auto& prompt = job_->data->prompt;
-  if (e.in == phase::capture) {
-    p->ids.assign(prompt.begin() + e.tokens.begin, prompt.begin() + e.tokens.end);
+  if (e.chunk >= 0) {
+    p->ids.assign(prompt.begin() + p->positions.begin, prompt.begin() + p->positions.end);
   } else if (e.in != phase::decode) {
     const auto& response = job_->data->responses[static_cast<std::size_t>(e.response)].tokens;
-    p->ids.push_back(prompt.back());
-    p->ids.insert(p->ids.end(), response.begin(), response.end() - 1);
+    for (index position = p->positions.begin; position < p->positions.end; ++position) {
+      const index t =
+          position - e.tokens.begin;  // the suffix is the prompt's last token, then the response
+      p->ids.push_back(t == 0 ? prompt.back() : response[static_cast<std::size_t>(t - 1)]);
+    }
   }
-  p->hidden = {space_->hidden.floats().data(), tokens, model.config().hidden_size};
+  p->hidden = {space_->hidden.floats().data(), tokens, width};
   p->angles = {space_->angles.floats().data(), tokens, model.config().rotary.width};
   p->activations = space_->activations.floats();
-  if (e.in == phase::replay) {
-    p->d_hidden = {space_->d_hidden.floats().data(), tokens, model.config().hidden_size};
+  if (e.in == phase::replay || e.in == phase::sweep) {
+    p->d_hidden = {space_->d_hidden.floats().data(), tokens, width};
     std::size_t used = 0;
     for (index l = 0; l < model.layer_count(); ++l) {
-      const auto floats = static_cast<std::size_t>(model.layer(l).activation_floats(tokens, {}));
+      if (job_->checkpoint == checkpointing::layer) {
+        p->kept_inputs.push_back({space_->inputs.floats().data() + used, tokens, width});
+        used += static_cast<std::size_t>(tokens * width);
+        continue;
+      }
+      const auto floats =
+          static_cast<std::size_t>(model.layer(l).activation_floats(e.tokens.count(), parts_.at));
       p->kept_activations.push_back(space_->activations.floats().subspan(used, floats));
       used += floats;
     }
@@ -160,86 +183,58 @@ void rank::begin_pass(const schedule_entry& e) {
 
 void rank::embed(index number, const schedule_entry& e) {
   begin_pass(e);
-  submit(number, e, [p = pass_](kernels::executor& on) {
+  submit(number, 0, true, [p = pass_](kernels::executor& on) {
     if (p->skipped()) return;
-    if (p->ids.empty()) {  // decoding: the prompt's last token, then what was sampled
+    if (p->response >= 0 && p->ids.empty() && p->positions.count() > 0) {
+      // Decoding: the prompt's last token, then what was sampled.
       const auto& chosen = p->of->results[static_cast<std::size_t>(p->response)].tokens;
       p->ids = {chosen.empty() ? p->of->data->prompt.back() : chosen.back()};
     }
-    p->of->model->embed(p->hidden, p->angles, p->ids, p->positions, on);
+    // Nothing follows the captured chunk: no gradient enters its last hidden states.
+    if (p->response < 0 && p->d_hidden.data)
+      std::fill_n(p->d_hidden.data, p->d_hidden.rows * p->d_hidden.cols, 0.0f);
+    if (p->positions.count() > 0)
+      p->of->model->embed(p->hidden, p->angles, p->ids, p->positions, on);
   });
 }
 
-/// What every result rests on: a NaN that goes unnoticed would be printed, or become a loss.
-void check_finite(std::span<const float> values, const char* what, const job& of, index response) {
-  for (std::size_t t = 0; t < values.size(); ++t)
-    if (!std::isfinite(values[t]))
-      fail(errc::not_finite, "the {} of token {} of response {} of {} is {}; {}", what, t, response,
-           of.data->name, values[t],
-           of.commits ? "nothing was committed" : "weights or data make it so");
+namespace {
+void finish_head(token_pass& p, verb what, kernels::executor& on) {
+  note_scores(p, what == verb::score_head);
+  if (what == verb::loss_head) backward_from_loss(p, on);
 }
+}  // namespace
 
-void run_head(token_pass& pass, bool with_loss, kernels::executor& on) {
-  job& of = *pass.of;
-  const auto r = static_cast<std::size_t>(pass.response);
-  const models::response& response = of.data->responses[r];
-  response_result& result = of.results[r];
-  const auto tokens = static_cast<std::size_t>(pass.positions.count());
-  result.logps.resize(tokens);
-  result.entropies.resize(tokens);
-
-  auto memory = pass.space->head.floats();
-  models::head_pass head;
-  head.hidden = pass.hidden;
-  head.d_hidden = pass.d_hidden;
-  head.targets = response.tokens;
-  head.temperature = static_cast<float>(of.loss.temperature);
-  head.logps = result.logps;
-  head.entropies = result.entropies;
-  head.workspace = memory.subspan(tokens);
-  head.on = &on;
-  of.model->head_forward(head);
-  check_finite(result.logps, "log-probability", of, pass.response);
-  check_finite(result.entropies, "entropy", of, pass.response);
-  if (!with_loss) return;
-
-  // Nothing was given and nothing scored: the parameters are those of the sampling policy, and
-  // scoring would have computed these very bits.
-  if (result.old_logps.empty()) result.old_logps = result.logps;
-  const std::span<float> d_logps = memory.first(tokens);
-  result.loss = models::evaluate_response(d_logps, result.logps, result.old_logps,
-                                          response.ref_logps, result.entropies, response.advantage,
-                                          response.loss_tokens, of.counts, of.loss);
-  if (!std::isfinite(result.loss.loss))
-    fail(errc::not_finite, "the loss of response {} of {} is {}; nothing was committed",
-         pass.response, of.data->name, result.loss.loss);
-  head.d_logps = d_logps;
-  head.gradients = of.model->parameters()->gradients();
-  of.model->head_backward(head);
-}
-
-void rank::score_head(index number, const schedule_entry& e) {
-  submit(number, e, [p = pass_](kernels::executor& on) {
-    run_head(*p, false, on);
-    response_result& result = p->of->results[static_cast<std::size_t>(p->response)];
-    if (result.old_logps.empty()) result.old_logps = result.logps;
-    result.scored = true;
+// On several ranks in two parts: in between the ranks tell each other their slices' log-probabilities (RK-4).
+void rank::head(index number) {
+  const verb what = job_->plan.entries[static_cast<std::size_t>(number)].what;
+  if (parts_.at.alone())
+    return submit(number, 0, true, [p = pass_, what](kernels::executor& on) {
+      score_slice(*p, on);
+      finish_head(*p, what, on);
+    });
+  const auto shared = std::make_shared<shared_head>(shared_head{pass_, nullptr});
+  heads_[number] = shared;
+  submit(number, 0, false, [shared, staging = parts_.staging](kernels::executor& on) {
+    token_pass& p = *shared->pass;
+    score_slice(p, on);
+    shared->given = staging->take(score_floats(p.positions.count()));
+    give_scores(p, shared->given->floats());
   });
 }
 
-void rank::loss_head(index number, const schedule_entry& e) {
-  submit(number, e, [p = pass_](kernels::executor& on) { run_head(*p, true, on); });
-}
-
-void rank::embed_backward(index number, const schedule_entry& e) {
-  submit(number, e, [p = pass_](kernels::executor& on) {
-    p->of->model->embed_backward(p->d_hidden, p->ids, p->of->model->parameters()->gradients(), on);
-    p->of->results[static_cast<std::size_t>(p->response)].replayed = true;
+void rank::embed_backward(index number) {
+  submit(number, 0, true, [p = pass_](kernels::executor& on) {
+    if (p->positions.count() > 0)
+      p->of->model->embed_backward(p->d_hidden, p->ids,
+                                   p->of->gradients[static_cast<std::size_t>(p->at.rank)], on);
+    if (p->at.rank == 0 && p->response >= 0)
+      p->of->results[static_cast<std::size_t>(p->response)].replayed = true;
   });
 }
 
-void rank::sample(index number, const schedule_entry& e) {
-  submit(number, e, [p = pass_](kernels::executor& on) {
+void rank::sample(index number) {
+  submit(number, 0, true, [p = pass_](kernels::executor& on) {
     if (p->skipped()) return;
     job& of = *p->of;
     response_result& result = of.results[static_cast<std::size_t>(p->response)];
@@ -267,9 +262,9 @@ void rank::sample(index number, const schedule_entry& e) {
 
 void rank::finish_entry(index number) {
   const schedule_entry& e = job_->plan.entries[static_cast<std::size_t>(number)];
-  if (e.what == verb::embed_backward)
-    tell(supervisor_, response_replayed{{}, number_, job_->number, e.response});  // RK-2
-  job_->entries_done.fetch_add(1, std::memory_order_relaxed);
+  if (e.what == verb::embed_backward && e.in == phase::replay)
+    tell(supervisor_, response_replayed{{}, parts_.at.rank, job_->number, e.response});  // RK-2
+  if (parts_.at.rank == 0) job_->entries_done.fetch_add(1, std::memory_order_relaxed);
   finished_.insert(number);
   while (finished_.erase(oldest_) > 0) ++oldest_;
   pump();
@@ -280,7 +275,40 @@ void rank::entry_finished(const entry_done& m) {
 }
 
 void rank::operation_finished(const operation_done& m) {
-  if (job_ && m.job_number == job_->number) finish_entry(m.entry);
+  if (!job_ || m.job_number != job_->number) return;
+  if (m.last) return finish_entry(m.entry);
+  shared_head& h = *heads_.at(m.entry);
+  const auto floats =
+      h.given->floats().first(static_cast<std::size_t>(score_floats(h.pass->positions.count())));
+  given_data given{std::exchange(h.given, nullptr), std::as_bytes(floats)};
+  tell(parts_.collective, contribute{{},
+                                     {job_->number, attempt_, m.entry, m.part},
+                                     parts_.at.rank,
+                                     "gather_scores",
+                                     "forward",
+                                     -1,
+                                     std::move(given),
+                                     self_as<exchange_listener>()});
+}
+
+void rank::take_exchanged(const exchanged& m) {
+  if (!job_ || m.key.job_number != job_->number || m.key.attempt != attempt_) return;
+  const auto it = heads_.find(m.key.entry);
+  const verb what = job_->plan.entries[static_cast<std::size_t>(m.key.entry)].what;
+  submit(m.key.entry, m.key.part + 1, true,
+         [p = it->second->pass, taken = m.given, what](kernels::executor& on) mutable {
+           std::vector<std::span<const float>> given;
+           for (const given_data& g : *taken) given.push_back(g.as<float>());
+           take_scores(*p, given);
+           taken.reset();  // the givers may use their memory again
+           finish_head(*p, what, on);
+         });
+  heads_.erase(it);
+}
+
+void rank::exchange_failed(const exchange_missed& m) {
+  if (job_ && m.key.job_number == job_->number && m.key.attempt == attempt_)
+    report(errc::rank_late, m.sentence);
 }
 
 void rank::entry_broke(const entry_failed& m) {
@@ -292,38 +320,42 @@ void rank::operation_broke(const operation_failed& m) {
 }
 
 void rank::report(errc code, const std::string& sentence) {
-  if (job_) tell(supervisor_, fault{{}, job_->number, code, sentence});
+  if (job_) tell(supervisor_, fault{{}, job_->number, attempt_, code, sentence});
 }
 
-caf::result<job_released> rank::release(const release_job& m) {
-  job_.reset();
+void rank::forget_entries() {
   pass_.reset();
+  heads_.clear();
   range_ = {-1, -1};
   next_ = oldest_ = -1;
   finished_.clear();
   lane_ready_ = false;
+}
 
-  // Answered once, when all layers have answered.
-  struct pending_release {
-    caf::typed_response_promise<job_released> promise;
+/// First the lane, which then runs nothing of before; then all layers; answered when all have answered.
+template <class Answer, class Question>
+caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lane_job,
+                                     index lane_entry) {
+  struct pending_answer {
+    caf::typed_response_promise<Answer> promise;
     std::size_t left;
     caf::error first_failure;
   };
-  auto pending = std::make_shared<pending_release>(
-      pending_release{this->template make_response_promise<job_released>(), layers_.size(), {}});
-  const auto count = [this, pending, n = m.job_number] {
+  auto pending = std::make_shared<pending_answer>(
+      pending_answer{this->template make_response_promise<Answer>(), layers_.size(), {}});
+  const auto count = [this, pending, answer] {
     if (pending->left > 0 && --pending->left > 0) return;
     if (failed(pending->first_failure))
       pending->promise.deliver(pending->first_failure);
     else
-      pending->promise.deliver(stamped(job_released{{}, n}));
+      pending->promise.deliver(stamped(answer));
   };
-  ask(lane_, env.limits.operation, begin_lane_job{{}, 0})
-      .then(on_answer<lane_ready>([this, pending, count, n = m.job_number](const lane_ready&) {
+  ask(parts_.lane, env.limits.operation, begin_lane_job{{}, lane_job, lane_entry})
+      .then(on_answer<lane_ready>([this, pending, count, question](const lane_ready&) {
               if (layers_.empty()) return count();
               for (const layer_actor& l : layers_)
-                ask(l, env.limits.page, release_job{{}, n})
-                    .then(on_answer<job_released>([count](const job_released&) { count(); }),
+                ask(l, env.limits.page, question)
+                    .then(on_answer<Answer>([count](const Answer&) { count(); }),
                           [pending, count](const caf::error& e) {
                             if (!failed(pending->first_failure)) pending->first_failure = e;
                             count();
@@ -331,6 +363,20 @@ caf::result<job_released> rank::release(const release_job& m) {
             }),
             [pending](const caf::error& e) { pending->promise.deliver(e); });
   return pending->promise;
+}
+
+caf::result<job_rewound> rank::rewind(const rewind_job& m) {
+  const job_rewound answer{{}, parts_.at.rank, m.job_number, m.attempt};
+  if (!job_ || job_->number != m.job_number) return stamped(answer);
+  forget_entries();
+  attempt_ = m.attempt;
+  return ask_layers(m, answer, 0, 0);
+}
+
+caf::result<job_released> rank::release(const release_job& m) {
+  forget_entries();
+  job_.reset();
+  return ask_layers(m, job_released{{}, m.job_number}, 0, 0);
 }
 
 }  // namespace longstraw::actors

@@ -1,12 +1,7 @@
-#include <longstraw/actors/lane.hpp>
-#include <longstraw/actors/layer.hpp>
-#include <longstraw/actors/optimizer.hpp>
-#include <longstraw/actors/page_store.hpp>
+#include <longstraw/actors/actor_graph.hpp>
+#include <longstraw/actors/optimizer_step.hpp>
 #include <longstraw/actors/plan.hpp>
-#include <longstraw/actors/rank.hpp>
 #include <longstraw/actors/runtime.hpp>
-#include <longstraw/actors/supervisor.hpp>
-#include <longstraw/actors/tracer.hpp>
 
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
@@ -27,65 +22,39 @@ environment environment_of(const runtime_options& o) {
                 : std::make_shared<spdlog::logger>("longstraw",
                                                    std::make_shared<spdlog::sinks::null_sink_mt>());
   e.limits = o.limits;
-  e.fault = o.fault;
+  e.faults = o.faults;
   return e;
 }
 
-std::string rank_name(rank_id rank, const std::string& what) {
-  return fmt::format("rank {} {}", rank, what);
+graph_options graph_of(const runtime_options& o) {
+  graph_options g;
+  g.ranks = o.ranks;
+  g.threads = o.threads;
+  g.attempts = o.attempts;
+  g.arena_prefix = o.arena_prefix;
+  g.trace_file = o.trace_file;
+  g.on_record = o.on_record;
+  return g;
 }
 
 }  // namespace
 
-// All actors of one rank, and the system they live in. The system has one scheduler thread: actors
-// only pass messages, kernels run on the lane's own thread.
+// The actors and the system they live in. The system has one scheduler thread: actors only pass messages, kernels run
+// on the lanes' own threads.
 struct runtime::actors {
   static constexpr std::size_t scheduler_threads = 1;
 
   actors(const runtime_options& o, const std::shared_ptr<const models::language_model>& model,
          const std::shared_ptr<memory::budget>& budget)
-      : config(scheduler_threads), system(config), env(environment_of(o)) {
-    auto executor = std::make_shared<kernels::executor>(
-        o.threads, *budget->named(o.arena_prefix + arena_name::scratch));
-    tracing = system.spawn<tracer, caf::detached>(env, "tracer", o.trace_file, budget, o.on_record);
-    compute = system.spawn<lane, caf::detached>(env, rank_name(0, "lane"), std::move(executor));
-    const auto state = budget->named(o.arena_prefix + arena_name::conditional_state);
-    pages = system.spawn<page_store>(env, rank_name(0, "page store"), state);
-    for (index l = 0; l < model->layer_count(); ++l)
-      layers.push_back(system.spawn<layer>(env, rank_name(0, fmt::format("layer {}", l)), l,
-                                           compute, pages, state));
-    steps = system.spawn<optimizer>(env, rank_name(0, "optimizer"), rank_id{0}, compute,
-                                    model->parameters());
-    ranks = system.spawn<rank>(env, rank_name(0, "passes"), rank_id{0}, compute, layers, budget);
-    std::vector<caf::actor> others = all_but_supervisor();
-    top = system.spawn<supervisor>(env, "supervisor", ranks, steps, std::move(others));
-  }
-
-  ~actors() {
-    auto all = all_but_supervisor();
-    all.push_back(caf::actor_cast<caf::actor>(top));
-    for (const caf::actor& a : all) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);
-  }
-
-  std::vector<caf::actor> all_but_supervisor() const {
-    std::vector<caf::actor> all{
-        caf::actor_cast<caf::actor>(tracing), caf::actor_cast<caf::actor>(compute),
-        caf::actor_cast<caf::actor>(pages), caf::actor_cast<caf::actor>(steps),
-        caf::actor_cast<caf::actor>(ranks)};
-    for (const layer_actor& l : layers) all.push_back(caf::actor_cast<caf::actor>(l));
-    return all;
-  }
+      : config(scheduler_threads),
+        system(config),
+        env(environment_of(o)),
+        graph(system, env, graph_of(o), model, budget) {}
 
   system_config config;
   caf::actor_system system;
   environment env;
-  tracer_actor tracing;
-  lane_actor compute;
-  page_store_actor pages;
-  std::vector<layer_actor> layers;
-  optimizer_actor steps;
-  rank_actor ranks;
-  supervisor_actor top;
+  actor_graph graph;
 };
 
 runtime::runtime(runtime_options options, std::shared_ptr<const models::language_model> model,
@@ -97,10 +66,14 @@ runtime::runtime(runtime_options options, std::shared_ptr<const models::language
   if (options_.ranks < 1 || options_.ranks > runtime_options::ranks_max)
     fail(errc::bad_input, "runtime_options::ranks is {}, expected 1 to {}", options_.ranks,
          runtime_options::ranks_max);
-  if (options_.ranks > 1) fail(errc::bad_input, "this version runs on one rank");
+  at_least_one("runtime_options::attempts", options_.attempts);
   at_least_one("runtime_options::threads", options_.threads);
   at_least_one("runtime_options::chunk_tokens", options_.chunk_tokens);
   at_least_one("runtime_options::page_tokens", options_.page_tokens);
+  for (index l = 0; options_.ranks > 1 && l < model_->layer_count(); ++l)
+    if (!model_->layer(l).runs_on_ranks())
+      fail(errc::bad_input, "layer {} ({}) runs on one rank only, but runtime_options::ranks is {}",
+           l, model_->layer(l).kind(), options_.ranks);
   actors_ = std::make_unique<actors>(options_, model_, budget_);
 }
 
@@ -114,11 +87,11 @@ phase_seconds runtime::run(const job_ptr& j) {
   std::exception_ptr thrown;  // by on_progress
   {
     caf::scoped_actor self{actors_->system};
-    self->monitor(actors_->top);
+    self->monitor(actors_->graph.supervisor());
     run_job message{{}, j, caf::actor_cast<job_listener>(caf::actor{self.ptr()})};
     if (actors_->env.timeline->enabled())
       message.ctx = {actors_->env.timeline->next_span(), 0, timeline::now_ns(), 0};
-    send_anonymous(actors_->top, std::move(message));
+    send_anonymous(actors_->graph.supervisor(), std::move(message));
     while (!over) {
       self->receive(
           [&](const job_done& m) {
@@ -140,10 +113,10 @@ phase_seconds runtime::run(const job_ptr& j) {
                   thrown = std::current_exception();
                 }
                 cancelled = true;
-                send_anonymous(actors_->top, cancel_job{});
+                send_anonymous(actors_->graph.supervisor(), cancel_job{});
               });
     }
-    self->demonitor(actors_->top.address());
+    self->demonitor(actors_->graph.supervisor().address());
   }
   if (answer.runtime_ended) {
     // Let the lane finish what it runs and end all actors; then the weights are of the old version
@@ -151,7 +124,7 @@ phase_seconds runtime::run(const job_ptr& j) {
     broken_ = answer.sentence.empty() ? "an actor did not answer" : answer.sentence;
     actors_.reset();
   }
-  if (answer.failed && j->commit.committed) {
+  if (answer.failed && j->commit.decided && carry_through(*j)) {
     if (options_.log)
       options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
     answer.failed = false;
@@ -160,6 +133,25 @@ phase_seconds runtime::run(const job_ptr& j) {
   if (answer.failed) throw error(answer.code, answer.sentence);
   if (options_.on_progress) options_.on_progress(*j);
   return answer.seconds;
+}
+
+// All ranks have voted yes, but an actor ended before all had updated their shards. Nothing runs any more, so the
+// remaining updates are made here: weights and moments are of the new version, whole. Not if an update broke off within
+// a shard.
+bool runtime::carry_through(job& j) {
+  using update = commit_result::update;
+  const auto updates = std::span(j.commit.updates).first(static_cast<std::size_t>(j.ranks));
+  if (std::ranges::any_of(updates, [](const auto& u) { return u == update::begun; })) return false;
+  kernels::executor on(1, *budget_->named(options_.arena_prefix + arena_name::scratch));
+  const auto& store = *model_->parameters();
+  for (index r = 0; r < j.ranks; ++r) {
+    auto& u = updates[static_cast<std::size_t>(r)];
+    if (u == update::done) continue;
+    apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
+                j.optimizer_step, on);
+    u = update::done;
+  }
+  return true;
 }
 
 namespace {
@@ -189,23 +181,6 @@ void check_group(const models::group& g, index vocabulary) {
   }
 }
 
-job_ptr new_job(const char* name, index number,
-                const std::shared_ptr<const models::language_model>& model, const models::group& g,
-                const runtime_options& o) {
-  check_group(g, model->config().vocabulary);
-  auto j = std::make_shared<job>();
-  j->number = number;
-  j->name = name;
-  j->model = model;
-  j->data = std::make_shared<const models::group>(g);
-  // A page longer than the prompt would only reserve what nobody uses.
-  constexpr index shortest_page = 256;
-  j->page_tokens =
-      std::min(o.page_tokens, std::max(shortest_page, static_cast<index>(g.prompt.size())));
-  j->arena_prefix = o.arena_prefix;
-  return j;
-}
-
 job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_point begin) {
   job_seconds out{s.capture, s.score, s.replay, s.sweep, s.decode, s.commit, 0};
   out.step = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -214,15 +189,39 @@ job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_p
 
 }  // namespace
 
+job_ptr runtime::new_job(const char* name, const models::group& g) const {
+  check_group(g, model_->config().vocabulary);
+  auto j = std::make_shared<job>();
+  j->number = ++jobs_;
+  j->name = name;
+  j->model = model_;
+  j->data = std::make_shared<const models::group>(g);
+  // A page longer than the prompt would only reserve what nobody uses.
+  constexpr index shortest_page = 256;
+  j->page_tokens =
+      std::min(options_.page_tokens, std::max(shortest_page, static_cast<index>(g.prompt.size())));
+  j->arena_prefix = options_.arena_prefix;
+  j->ranks = options_.ranks;
+  j->policy_version = policy_version_;
+  j->chunks = chunks_of_prompt(static_cast<index>(g.prompt.size()), options_.chunk_tokens);
+  return j;
+}
+
 job_ptr runtime::make_step(const models::group& g, const step_settings& s) const {
   if (!model_->parameters()->trains())
     fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");
-  if (s.gradient == gradient_mode::full || s.checkpoint == checkpointing::layer)
-    fail(errc::bad_input, "this version computes the frozen gradient without checkpointing");
-  auto j = new_job("step", ++jobs_, model_, g, options_);
+  for (index l = 0; s.gradient == gradient_mode::full && l < model_->layer_count(); ++l)
+    if (!model_->layer(l).gives_state_gradient())
+      fail(errc::bad_input,
+           "layer {} ({}) gives no gradient of its state, which the full gradient needs", l,
+           model_->layer(l).kind());
+  auto j = new_job("step", g);
   j->loss = s.loss;
   j->counts = models::counts_of(g, s.loss);
   j->commits = true;
+  j->gradient = s.gradient;
+  j->checkpoint = s.checkpoint;
+  if (actors_) j->gradients = actors_->graph.gradients();
   j->optimizer = s.optimizer;
   j->optimizer_step = s.optimizer_step;
   const index prompt = static_cast<index>(g.prompt.size());
@@ -247,7 +246,11 @@ job_ptr runtime::make_step(const models::group& g, const step_settings& s) const
     return static_cast<index>(g.responses[static_cast<std::size_t>(r)].tokens.size());
   };
   for (const index r : to_score) add_score(j->plan, r, prompt, tokens_of(r), layers);
-  for (const index r : j->replayed_responses) add_replay(j->plan, r, prompt, tokens_of(r), layers);
+  j->scores_first = !to_score.empty() && s.separate_score;
+  for (const index r : j->replayed_responses)
+    add_replay(j->plan, r, prompt, tokens_of(r), layers, s.checkpoint);
+  if (s.gradient == gradient_mode::full)
+    add_sweep(j->plan, prompt, options_.chunk_tokens, layers, s.checkpoint);
   return j;
 }
 
@@ -306,7 +309,8 @@ step_outcome runtime::step(const models::group& g, const step_settings& s) {
   out.entropy = entropy / tokens;
   out.clip_fraction = static_cast<double>(clipped) / tokens;
   out.grad_norm = j->commit.grad_norm;
-  out.committed = j->commit.committed;
+  out.committed = j->commit.decided;
+  if (out.committed) ++policy_version_;
   out.replayed = static_cast<index>(j->replayed_responses.size());
   out.responses = std::move(j->results);
   out.seconds = seconds_of(seconds, begin);
@@ -315,7 +319,7 @@ step_outcome runtime::step(const models::group& g, const step_settings& s) {
 
 score_outcome runtime::score(const models::group& g, double temperature) {
   const auto begin = std::chrono::steady_clock::now();
-  auto j = new_job("score", ++jobs_, model_, g, options_);
+  auto j = new_job("score", g);
   j->loss.temperature = temperature;
   const index prompt = static_cast<index>(g.prompt.size());
   add_capture(j->plan, prompt, options_.chunk_tokens, model_->layer_count());
@@ -331,7 +335,10 @@ score_outcome runtime::score(const models::group& g, double temperature) {
 
 generate_outcome runtime::generate(const models::group& prompt, const generate_settings& s) {
   const auto begin = std::chrono::steady_clock::now();
-  auto j = new_job("generate", ++jobs_, model_, prompt, options_);
+  if (options_.ranks > 1)
+    fail(errc::bad_input, "generation runs on one rank, but runtime_options::ranks is {}",
+         options_.ranks);
+  auto j = new_job("generate", prompt);
   j->sampling = s.sampling;
   j->stop_at_end_of_sequence = s.stop_at_end_of_sequence;
   // The schedule is a list in memory; a request that no list holds is an answer, not a crash.
@@ -365,7 +372,7 @@ void runtime::close_timeline() {
   if (!actors_) fail(errc::actor_lost, "the runtime has ended: {}", broken_);
   constexpr std::chrono::seconds patience{60};
   caf::scoped_actor self{actors_->system};
-  request(self.operator->(), actors_->tracing, patience, messages::close_timeline{})
+  request(self.operator->(), actors_->graph.tracer(), patience, messages::close_timeline{})
       .receive([](const timeline_closed&) {},
                [&](const caf::error& e) { throw from_caf(actors_->system, e); });
 }

@@ -26,7 +26,10 @@ struct runtime_options {
   /// Ranks in this process, 1 to ranks_max: each has its own page store, lane and shard of the optimizer. Log-
   /// probabilities and gradients do not depend on it beyond rounding.
   index ranks = 1;
-  static constexpr index ranks_max = 16;
+  static constexpr index ranks_max = messages::ranks_max;
+  /// How often a step may be tried in all when a rank comes late to an exchange: gradients begin anew, the captured
+  /// prompt is kept.
+  index attempts = 2;
   int threads = 1;            ///< compute threads of each rank's lane
   index chunk_tokens = 1024;  ///< prompt tokens that run through the layers at once
   index page_tokens = 256;    ///< tokens of a page of conditional state
@@ -34,7 +37,7 @@ struct runtime_options {
   std::filesystem::path trace_file;     ///< empty: no timeline
   std::shared_ptr<spdlog::logger> log;  ///< none: silent
   deadlines limits;
-  std::shared_ptr<const fault_plan> fault;  ///< tests only
+  std::shared_ptr<message_faults> faults;  ///< tests only
   /// Called for every record of the timeline, on the tracer's thread; needs no file.
   std::function<void(const messages::timeline_record&, const std::vector<std::string>& tracks)>
       on_record;
@@ -128,8 +131,10 @@ class runtime {
 
  private:
   struct actors;
+  messages::job_ptr new_job(const char* name, const models::group& g) const;
   messages::job_ptr make_step(const models::group& g, const step_settings& s) const;
   messages::phase_seconds run(const messages::job_ptr& j);
+  bool carry_through(messages::job& j);
 
   runtime_options options_;
   std::shared_ptr<const models::language_model> model_;
@@ -137,6 +142,7 @@ class runtime {
   std::unique_ptr<actors> actors_;
   std::string broken_;  // why there are no actors any more
   mutable index jobs_ = 0;
+  index policy_version_ = 0;  // commits so far
 };
 
 }  // namespace longstraw::actors

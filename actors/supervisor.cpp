@@ -3,7 +3,6 @@
 namespace longstraw::actors {
 
 using namespace messages;
-using clock = std::chrono::steady_clock;
 
 namespace {
 constexpr phase order_of_phases[] = {phase::capture, phase::score, phase::replay, phase::sweep,
@@ -25,17 +24,17 @@ double& seconds_of(phase_seconds& s, phase p) {
   return s.commit;
 }
 
-double since(clock::time_point begin) {
-  return std::chrono::duration<double>(clock::now() - begin).count();
-}
 }  // namespace
 
-supervisor::supervisor(caf::actor_config& config, environment e, std::string name, rank_actor rank,
-                       optimizer_actor optimizer, std::vector<caf::actor> others)
+supervisor::supervisor(caf::actor_config& config, environment e, std::string name,
+                       std::vector<rank_actor> ranks, std::vector<optimizer_actor> optimizers,
+                       collective_actor collective, std::vector<caf::actor> others, index attempts)
     : actor_base(config, std::move(e), std::move(name)),
-      rank_(std::move(rank)),
-      optimizer_(std::move(optimizer)),
-      others_(std::move(others)) {}
+      ranks_(std::move(ranks)),
+      optimizers_(std::move(optimizers)),
+      collective_(std::move(collective)),
+      others_(std::move(others)),
+      attempts_(attempts) {}
 
 supervisor::behavior_type supervisor::make_behavior() {
   const auto ended = [this](const caf::error& reason) { actor_ended(reason); };
@@ -55,8 +54,9 @@ supervisor::behavior_type supervisor::make_behavior() {
 }
 
 void supervisor::on_exit() {
-  let_go(rank_);
-  let_go(optimizer_);
+  ranks_.clear();
+  optimizers_.clear();
+  let_go(collective_);
   others_.clear();
   let_go(reply_to_);
   job_.reset();
@@ -64,6 +64,18 @@ void supervisor::on_exit() {
 
 bool supervisor::current(index job_number, stage expected) const {
   return job_ && job_->number == job_number && stage_ == expected;
+}
+
+double supervisor::seconds_since(std::chrono::steady_clock::time_point begin) const {
+  return std::chrono::duration<double>(this->clock().now() - begin).count();
+}
+
+// Counts the answers of a stage; true at the one that completes them.
+bool supervisor::last_of_all(rank_id rank) {
+  answered_.insert(rank);
+  if (answered_.size() < ranks_.size()) return false;
+  answered_.clear();
+  return true;
 }
 
 void supervisor::run(const run_job& m) {
@@ -81,23 +93,30 @@ void supervisor::run(const run_job& m) {
   job_ = m.what;
   reply_to_ = m.reply_to;
   seconds_ = {};
-  ledger_.clear();
-  next_phase_ = 0;
+  attempt_ = 0;
+  first_phase_ = 0;
   failed_ = false;
   seen_operations_ = 0;
-  seen_at_ = clock::now();
+  seen_at_ = this->clock().now();
   env.log->debug("job_begin number={} name={} entries={}", job_->number, job_->name,
                  job_->plan.entries.size());
-  if (job_->commits) {
-    stage_ = stage::beginning;
-    tell(optimizer_, begin_step{{}, job_, self_as<commit_listener>()});
-  } else {
-    start_next_phase();
-  }
+  start_attempt();
+}
+
+void supervisor::start_attempt() {
+  ledger_.clear();
+  answered_.clear();
+  next_phase_ = first_phase_;
+  tell(collective_, begin_exchanges{{}, job_->number, attempt_});
+  if (!job_->commits) return start_next_phase();
+  stage_ = stage::beginning;
+  for (const optimizer_actor& o : optimizers_)
+    tell(o, begin_step{{}, job_, attempt_, self_as<commit_listener>()});
 }
 
 void supervisor::begun(const step_begun& m) {
-  if (current(m.job_number, stage::beginning)) start_next_phase();
+  if (current(m.job_number, stage::beginning) && m.attempt == attempt_ && last_of_all(m.rank))
+    start_next_phase();
 }
 
 void supervisor::start_next_phase() {
@@ -105,17 +124,19 @@ void supervisor::start_next_phase() {
   while (next_phase_ < static_cast<int>(std::size(order_of_phases)) &&
          job_->plan.of(order_of_phases[next_phase_]).empty())
     ++next_phase_;
-  phase_begin_ = clock::now();
+  phase_begin_ = this->clock().now();
   if (next_phase_ == static_cast<int>(std::size(order_of_phases)))
     return job_->commits ? prepare() : release();
-  tell(rank_, run_phase{{}, job_, order_of_phases[next_phase_], self_as<phase_listener>()});
+  for (const rank_actor& r : ranks_)
+    tell(r, run_phase{{}, job_, order_of_phases[next_phase_], self_as<phase_listener>()});
 }
 
 void supervisor::phase_finished(const phase_done& m) {
-  if (!current(m.job_number, stage::running)) return;
-  seconds_of(seconds_, m.which) = since(phase_begin_);
+  if (!current(m.job_number, stage::running) || !last_of_all(m.rank)) return;
+  const double seconds = seconds_since(phase_begin_);
+  seconds_of(seconds_, m.which) += seconds;
   env.log->debug("phase_done job={} phase={} seconds={:.3f}", m.job_number, to_string(m.which),
-                 since(phase_begin_));
+                 seconds);
   ++next_phase_;
   start_next_phase();
 }
@@ -130,34 +151,68 @@ void supervisor::enter_in_ledger(const response_replayed& m) {
 
 void supervisor::prepare() {
   for (const index r : job_->replayed_responses)  // SV-2
-    if (!ledger_.contains({r, 0}))
-      return fail_job(
-          errc::actor_lost,
-          fmt::format(
-              "the ledger has no contribution of response {} from rank 0; nothing was committed",
-              r));
+    for (rank_id rank = 0; rank < static_cast<rank_id>(ranks_.size()); ++rank)
+      if (!ledger_.contains({r, rank}))
+        return fail_job(
+            errc::actor_lost,
+            fmt::format(
+                "the ledger has no contribution of response {} from rank {}; nothing was committed",
+                r, rank));
   stage_ = stage::preparing;
-  tell(optimizer_, prepare_step{{}, job_->number});
+  for (const optimizer_actor& o : optimizers_) tell(o, prepare_step{{}, job_->number});
 }
 
 void supervisor::count_vote(const vote& m) {
   if (!current(m.job_number, stage::preparing)) return;
   if (!m.yes) return fail_job(m.code, m.sentence);
+  if (!last_of_all(m.rank)) return;
   stage_ = stage::committing;
-  tell(optimizer_, commit_step{{}, job_->number});
+  job_->commit.decided = true;
+  for (const optimizer_actor& o : optimizers_) tell(o, commit_step{{}, job_->number});
 }
 
 void supervisor::committed(const step_committed& m) {
-  if (!current(m.job_number, stage::committing)) return;
-  seconds_.commit = since(phase_begin_);
+  if (!current(m.job_number, stage::committing) || !last_of_all(m.rank)) return;
+  seconds_.commit = seconds_since(phase_begin_);
   release();
 }
 
 void supervisor::handle_fault(const fault& m) {
-  if (!job_ || m.job_number != job_->number || stage_ == stage::releasing) return;
+  if (!job_ || m.job_number != job_->number || m.attempt != attempt_) return;
+  if (stage_ == stage::releasing || stage_ == stage::rewinding || try_again(m.code)) return;
   if (stage_ == stage::committing)
     broken_ = "an update of the weights broke off, they are to be loaded again: " + m.sentence;
   fail_job(m.code, m.sentence);
+}
+
+// SV-4. Before the end of capture there is nothing to keep.
+bool supervisor::try_again(errc code) {
+  const bool captured =
+      stage_ == stage::preparing ||
+      (stage_ == stage::running && order_of_phases[next_phase_] != phase::capture);
+  if (code != errc::rank_late || !captured || !job_->commits || attempt_ + 1 >= attempts_)
+    return false;
+  env.log->warn("attempt_aborted job={} attempt={}; the responses are replayed once more",
+                job_->number, attempt_);
+  stage_ = stage::rewinding;
+  answered_.clear();
+  ++attempt_;
+  first_phase_ = 1;
+  tell(collective_, begin_exchanges{{}, 0, 0});
+  for (const optimizer_actor& o : optimizers_) tell(o, abort_step{{}, job_->number});
+  for (const rank_actor& r : ranks_)
+    ask(r, env.limits.operation, rewind_job{{}, job_->number, attempt_})
+        .then(on_answer<job_rewound>([this](const job_rewound& m) {
+                if (current(m.job_number, stage::rewinding) && m.attempt == attempt_ &&
+                    last_of_all(m.rank))
+                  start_attempt();
+              }),
+              [this, number = job_->number](const caf::error& e) {
+                if (!current(number, stage::rewinding)) return;
+                const error cause = from_caf(this->system(), e);
+                fail_job(cause.code(), cause.what());
+              });
+  return true;
 }
 
 void supervisor::cancel(const cancel_job&) {
@@ -172,7 +227,8 @@ void supervisor::fail_job(errc code, const std::string& sentence) {
   sentence_ = sentence;
   env.log->debug("job_failed number={} code=\"{}\" cause=\"{}\"", job_->number,
                  longstraw::to_string(code), sentence);
-  if (job_->commits) tell(optimizer_, abort_step{{}, job_->number});
+  if (job_->commits)
+    for (const optimizer_actor& o : optimizers_) tell(o, abort_step{{}, job_->number});
   release();
 }
 
@@ -180,19 +236,24 @@ void supervisor::fail_job(errc code, const std::string& sentence) {
 // the job may still run: no further job may start beside them.
 void supervisor::release() {
   stage_ = stage::releasing;
+  answered_.clear();
   const index number = job_->number;
-  ask(rank_, env.limits.operation, release_job{{}, number})
-      .then(on_answer<job_released>([this, number](const job_released&) {
-              if (current(number, stage::releasing)) answer();
-            }),
-            [this, number](const caf::error& e) {
-              if (!current(number, stage::releasing)) return;
-              const error cause = from_caf(this->system(), e);
-              if (broken_.empty())
-                broken_ =
-                    fmt::format("job '{}' could not be released: {}", job_->name, cause.what());
-              answer();
-            });
+  tell(collective_, begin_exchanges{{}, 0, 0});
+  for (rank_id rank = 0; rank < static_cast<rank_id>(ranks_.size()); ++rank) {
+    const auto released = [this, number, rank] {
+      if (current(number, stage::releasing) && last_of_all(rank)) answer();
+    };
+    ask(ranks_[static_cast<std::size_t>(rank)], env.limits.operation, release_job{{}, number})
+        .then(on_answer<job_released>([released](const job_released&) { released(); }),
+              [this, number, released](const caf::error& e) {
+                if (!current(number, stage::releasing)) return;
+                const error cause = from_caf(this->system(), e);
+                if (broken_.empty())
+                  broken_ =
+                      fmt::format("job '{}' could not be released: {}", job_->name, cause.what());
+                released();
+              });
+  }
 }
 
 void supervisor::answer() {
@@ -216,7 +277,7 @@ void supervisor::actor_ended(const caf::error& reason) {
 }
 
 void supervisor::look(const watchdog_tick&) {
-  const auto now = clock::now();
+  const auto now = this->clock().now();
   // After a pause of the whole process (a stopped terminal job) the time without progress is not the lane's.
   const bool paused = now - looked_at_ > 4 * env.limits.watchdog;
   looked_at_ = now;
@@ -225,7 +286,8 @@ void supervisor::look(const watchdog_tick&) {
     if (finished != seen_operations_ || paused) {
       seen_operations_ = finished;
       seen_at_ = now;
-    } else if (now - seen_at_ > env.limits.operation && stage_ != stage::releasing) {
+    } else if (now - seen_at_ > env.limits.operation && stage_ != stage::releasing &&
+               stage_ != stage::rewinding) {
       const auto limit = std::chrono::duration<double>(env.limits.operation).count();
       fail_job(errc::timed_out,
                fmt::format("no operation of job '{}' finished within {} s (running: {})",

@@ -10,10 +10,12 @@ namespace longstraw::kernels {
 enum class into { write, add };  ///< result = ..., or result += ...
 
 ///  y [tokens, out] written or added to;  x [tokens, in];  weight [out, in];  bias [out] or empty
+///  of_tokens: how many tokens x is a slice of (0: x is all of them). It chooses the product, so that a token's result
+///  has the same bits in any slice of as many tokens, down to a sixteenth of them.
 void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, into mode,
-                    executor& on);
+                    executor& on, index of_tokens = 0);
 
-///  d_x [tokens, in] written or added to;  d_y [tokens, out]
+///  d_x [tokens, in] written or added to;  d_y [tokens, out]. A token's result has the same bits in any slice.
 void linear_backward_input(mat d_x, cmat d_y, cmat weight, into mode, executor& on);
 
 ///  d_weight [out, in] +=;  d_bias [out] += (or empty)

@@ -17,6 +17,8 @@ std::string_view to_string(errc code) {
       return "not finite";
     case errc::timed_out:
       return "timed out";
+    case errc::rank_late:
+      return "rank late";
     case errc::actor_lost:
       return "actor lost";
     case errc::internal:

@@ -23,6 +23,7 @@ enum class errc {
   io_failed,      ///< reading or writing failed (no space, no permission, short read)
   not_finite,     ///< a log-probability, loss or gradient is NaN or infinite; nothing was committed
   timed_out,      ///< a deadline passed
+  rank_late,      ///< a rank did not reach an exchange in time; the step can be tried again
   actor_lost,     ///< an actor ended while others needed it
   internal,       ///< something failed that should not have; the work was stopped
   cancelled,      ///< the user or the supervisor stopped the work

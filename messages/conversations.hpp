@@ -5,9 +5,11 @@
 //
 //   program -> supervisor   run_job ................ job_done
 //   supervisor -> rank      run_phase .............. phase_done, response_replayed
+//   supervisor -> rank      rewind_job ............. job_rewound
 //   rank -> layer           run_entry .............. entry_done
 //   layer -> page store     reserve_pages, lease_pages, return_pages, drop_pages
 //   * -> lane               submit_operation ....... operation_done | operation_failed
+//   * -> collective         contribute ............. exchanged | exchange_missed
 //   supervisor -> optimizer begin_step, prepare_step (vote), commit_step, abort_step
 //   * -> supervisor         fault
 
@@ -63,6 +65,7 @@ struct watchdog_tick {
 struct fault {
   trace_ctx ctx;
   index job_number = 0;
+  index attempt = 0;
   errc code = errc::actor_lost;
   std::string sentence;
 };
@@ -108,6 +111,20 @@ struct job_released {
   trace_ctx ctx;
   index job_number = 0;
 };
+/// supervisor -> rank -> layers.  The attempt is void: drop its passes and the gradients of the state, keep the captured
+/// state, which is valid as long as the parameters are those that it was computed with.
+/// answer:  job_rewound, when nothing of the attempt runs or will be heard of any more.
+struct rewind_job {
+  trace_ctx ctx;
+  index job_number = 0;
+  index attempt = 0;  ///< the one that follows
+};
+struct job_rewound {
+  trace_ctx ctx;
+  rank_id rank = 0;
+  index job_number = 0;
+  index attempt = 0;
+};
 
 // ---- entry: rank <-> layer
 
@@ -141,14 +158,20 @@ struct run_entry {
 };
 // ---- page: layer <-> page store
 
-/// Whose pages: a prompt's captured state (sample = -1) or the tokens of one generated sample.
+/// What pages hold: keys and values (or what else a layer keeps of a token), or the gradient of the loss by them.
+enum class page_use : std::uint8_t { state, gradient };
+
+/// Whose pages: a prompt's captured state (sample = -1) or the tokens of one generated sample. Pages are what some
+/// version of the parameters made of the tokens: an owner of another version is another owner.
 struct page_owner {
+  index policy_version = 0;
   index job_number = 0;
   index layer = 0;
   index sample = -1;
+  page_use use = page_use::state;
   auto operator<=>(const page_owner&) const = default;
 };
-/// layer -> page store.  Make room for `tokens` tokens.
+/// layer -> page store.  Make room for `tokens` tokens, all zero.
 /// answer:  pages_reserved, or errc::over_budget.
 /// repeat:  not allowed for the same owner.
 struct reserve_pages {
@@ -182,12 +205,13 @@ struct return_pages {
   page_owner owner;
 };
 /// layer -> page store.  Free the pages of that job and layer, samples included, once no lease is
-/// out.
+/// out; or those of its gradients alone.
 /// answer:  pages_dropped.
 struct drop_pages {
   trace_ctx ctx;
   index job_number = 0;
   index layer = 0;
+  bool gradients_only = false;
 };
 struct pages_dropped {
   trace_ctx ctx;
@@ -195,11 +219,13 @@ struct pages_dropped {
 
 // ---- operation: layer, rank, optimizer -> lane
 
-/// lane -> whoever submitted.  All operations of the entry are done.
+/// lane -> whoever submitted.  A part that `answers` is done; if `last`, so is the entry.
 struct operation_done {
   trace_ctx ctx;
   index job_number = 0;
   index entry = 0;
+  index part = 0;
+  bool last = true;
 };
 /// lane -> whoever submitted.  The operation threw; the lane goes on with nothing of this job.
 struct operation_failed {
@@ -222,23 +248,25 @@ struct operation {
 /// layer, rank, optimizer -> lane.  Run it when it is next: operations of a job run in order of
 /// (entry, part), `last` says that the entry has no further part. entry = -1: outside the schedule,
 /// run at once.
-/// answer:  to reply_to, operation_done after the last part, or operation_failed.
+/// answer:  to reply_to, operation_done after the last part and after one that `answers`, or operation_failed.
 struct submit_operation {
   trace_ctx ctx;
   index job_number = 0;
   index entry = 0;
   index part = 0;
   bool last = true;
+  bool answers = false;
   std::shared_ptr<operation> what;
   job_ptr of;
   operation_listener reply_to;
 };
-/// rank -> lane.  Operations of another job are dropped from now on; entry 0 is next. Job 0 is no
-/// job.
-/// answer:  lane_ready: no operation of another job runs or will run.
+/// rank -> lane.  What was submitted so far is dropped, and operations of another job from now on; `first_entry` is
+/// next. Job 0 is no job.
+/// answer:  lane_ready: no operation submitted before runs or will run.
 struct begin_lane_job {
   trace_ctx ctx;
   index job_number = 0;
+  index first_entry = 0;
 };
 struct lane_ready {
   trace_ctx ctx;
@@ -250,6 +278,68 @@ struct run_next_operation {
   trace_ctx ctx;
 };
 
+// ---- exchange: layer, rank, optimizer <-> collective
+
+/// The number of an exchange: the same on every rank, because schedule and programs are.
+struct exchange_key {
+  index job_number = 0;
+  index attempt = 0;
+  index entry =
+      0;  ///< of the schedule; after its last: the sum of the gradients, that of their squares
+  index part = 0;  ///< of the entry: the part whose result is exchanged
+  auto operator<=>(const exchange_key&) const = default;
+};
+
+/// What one rank gives: memory that stays as it is while anybody holds `keep`.
+struct given_data {
+  std::shared_ptr<const void> keep;
+  std::span<const std::byte> bytes;
+  template <class T>
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+};
+
+/// collective -> every rank that gave.
+struct exchanged {
+  trace_ctx ctx;
+  exchange_key key;
+  std::shared_ptr<const std::vector<given_data>> given;  ///< by rank
+};
+/// collective -> every rank that gave.  Others did not in time; the sentence names them.
+struct exchange_missed {
+  trace_ctx ctx;
+  exchange_key key;
+  std::string sentence;
+};
+using exchange_listener =
+    typed_actor<caf::result<void>(exchanged), caf::result<void>(exchange_missed)>;
+
+/// layer, rank, optimizer -> collective.  What this rank gives to an exchange.
+/// answer:  to reply_to, exchanged when all ranks have given, or exchange_missed after the deadline.
+/// repeat:  a second one of the same rank and key is a bug.
+struct contribute {
+  trace_ctx ctx;
+  exchange_key key;
+  rank_id rank = 0;
+  const char* what = "";    ///< name of the exchange; a literal
+  const char* detail = "";  ///< direction, or what else tells two of that name apart; a literal
+  index layer = -1;
+  given_data given;
+  exchange_listener reply_to;
+};
+/// supervisor -> collective.  Exchanges of another job or attempt are dropped from now on. Job 0 is no job.
+/// answer:  none.
+struct begin_exchanges {
+  trace_ctx ctx;
+  index job_number = 0;
+  index attempt = 0;
+};
+/// collective -> itself.  Does somebody wait too long?
+struct exchange_tick {
+  trace_ctx ctx;
+};
+
 // ---- commit: supervisor <-> optimizer
 
 /// optimizer -> supervisor.  Gradients are zero.
@@ -257,6 +347,7 @@ struct step_begun {
   trace_ctx ctx;
   rank_id rank = 0;
   index job_number = 0;
+  index attempt = 0;
 };
 /// optimizer -> supervisor.  A no names the first parameter whose gradient is not finite.
 struct vote {
@@ -267,7 +358,7 @@ struct vote {
   errc code = errc::not_finite;
   std::string sentence;
 };
-/// optimizer -> supervisor.  Parameters and moments are those of the new version.
+/// optimizer -> supervisor.  Parameters and moments of the shard are those of the new version.
 struct step_committed {
   trace_ctx ctx;
   rank_id rank = 0;
@@ -275,20 +366,22 @@ struct step_committed {
 };
 using commit_listener = typed_actor<caf::result<void>(step_begun), caf::result<void>(vote),
                                     caf::result<void>(step_committed), caf::result<void>(fault)>;
-/// supervisor -> optimizer.  Clear the gradients of an earlier step.
+/// supervisor -> optimizer.  Clear the gradients of an earlier step or attempt.
 /// answer:  step_begun.
 struct begin_step {
   trace_ctx ctx;
   job_ptr what;
+  index attempt = 0;
   commit_listener reply_to;
 };
-/// supervisor -> optimizer.  Check that the gradients are finite, compute the norm.
+/// supervisor -> optimizer.  Sum the gradients of all ranks, check that they are finite, compute the norm; each rank its
+/// shard.
 /// answer:  vote.
 struct prepare_step {
   trace_ctx ctx;
   index job_number = 0;
 };
-/// supervisor -> optimizer.  All voted yes: update parameters and moments.
+/// supervisor -> optimizer.  All voted yes: update parameters and moments of the rank's shard.
 /// answer:  step_committed.
 struct commit_step {
   trace_ctx ctx;
@@ -324,15 +417,17 @@ struct timeline_closed {
 #define LONGSTRAW_MESSAGES(apply)                                                                  \
   apply(run_job) apply(job_done) apply(cancel_job) apply(watchdog_tick) apply(run_phase)           \
       apply(phase_done) apply(response_replayed) apply(release_job) apply(job_released)            \
-          apply(run_entry) apply(entry_done) apply(entry_failed) apply(reserve_pages)              \
-              apply(pages_reserved) apply(lease_pages) apply(pages_leased) apply(return_pages)     \
-                  apply(drop_pages) apply(pages_dropped) apply(operation_done)                     \
-                      apply(operation_failed) apply(submit_operation) apply(begin_lane_job)        \
-                          apply(lane_ready) apply(run_next_operation) apply(begin_step)            \
-                              apply(step_begun) apply(prepare_step) apply(vote) apply(commit_step) \
-                                  apply(step_committed) apply(abort_step) apply(fault)             \
-                                      apply(flush_timeline) apply(close_timeline)                  \
-                                          apply(timeline_closed)
+          apply(rewind_job) apply(job_rewound) apply(contribute) apply(exchanged)                  \
+              apply(exchange_missed) apply(begin_exchanges) apply(exchange_tick) apply(run_entry)  \
+                  apply(entry_done) apply(entry_failed) apply(reserve_pages) apply(pages_reserved) \
+                      apply(lease_pages) apply(pages_leased) apply(return_pages) apply(drop_pages) \
+                          apply(pages_dropped) apply(operation_done) apply(operation_failed)       \
+                              apply(submit_operation) apply(begin_lane_job) apply(lane_ready)      \
+                                  apply(run_next_operation) apply(begin_step) apply(step_begun)    \
+                                      apply(prepare_step) apply(vote) apply(commit_step)           \
+                                          apply(step_committed) apply(abort_step) apply(fault)     \
+                                              apply(flush_timeline) apply(close_timeline)          \
+                                                  apply(timeline_closed)
 
 #define LONGSTRAW_UNSAFE(name) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(longstraw::messages::name)
 LONGSTRAW_MESSAGES(LONGSTRAW_UNSAFE)

@@ -2,8 +2,6 @@
 
 namespace longstraw::messages {
 
-std::string_view to_string(gradient_mode m) {
-  return m == gradient_mode::full ? "full" : "frozen";
-}
+std::string_view to_string(gradient_mode m) { return m == gradient_mode::full ? "full" : "frozen"; }
 
 }  // namespace longstraw::messages

@@ -8,6 +8,7 @@
 #include <longstraw/models/grpo.hpp>
 #include <longstraw/models/language_model.hpp>
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -50,11 +51,17 @@ struct phase_seconds {
   double capture = 0, score = 0, replay = 0, sweep = 0, decode = 0, commit = 0;
 };
 
+/// Most ranks of a job.
+inline constexpr index ranks_max = 16;
+
 struct commit_result {
   double grad_norm = 0;
   double clip_scale = 1;
-  std::atomic<bool> committed{
-      false};  ///< set by the operation that changed the weights, as its last act
+  /// Set by the supervisor when all ranks have voted yes: from here on the step is carried through.
+  std::atomic<bool> decided{false};
+  /// By rank: how far the update of its shard has come; written by the operation that makes it.
+  enum class update : std::uint8_t { none, begun, done };
+  std::array<std::atomic<update>, ranks_max> updates{};
 };
 
 struct job {
@@ -64,6 +71,10 @@ struct job {
   std::shared_ptr<const models::language_model> model;
   std::shared_ptr<const models::group> data;
   schedule plan;
+  index ranks = 1;
+  /// How many commits the parameters have seen: captured state belongs to one version.
+  index policy_version = 0;
+  std::vector<token_range> chunks;  ///< of the captured prompt
   models::loss_settings loss;
   models::group_counts counts;
   index page_tokens = 256;
@@ -71,12 +82,17 @@ struct job {
   bool commits = false;      ///< ends in a transaction
   gradient_mode gradient = gradient_mode::frozen;
   checkpointing checkpoint = checkpointing::none;
+  /// By rank: where its sum of parameter gradients lies, in the layout of the parameter store. Rank 0's is the store's
+  /// own; prepare leaves the sum over ranks there.
+  std::vector<std::span<float>> gradients;
   optimizer_settings optimizer;
   index optimizer_step = 1;  ///< for bias correction, from 1
   kernels::sampling_settings sampling;
   bool stop_at_end_of_sequence = true;
   /// Responses whose contribution must be in the ledger before the supervisor asks for votes.
   std::vector<index> replayed_responses;
+  /// Responses without given old log-probabilities are scored before the replays; else a replay takes its own.
+  bool scores_first = false;
 
   // Results.
   std::vector<response_result> results;
@@ -94,26 +110,31 @@ using job_ptr = std::shared_ptr<job>;
 /// one.
 struct workspace {
   memory::buffer hidden;    ///< [max tokens, hidden]
-  memory::buffer d_hidden;  ///< [max replayed tokens, hidden]
+  memory::buffer d_hidden;  ///< [max tokens with gradient, hidden]
   memory::buffer angles;    ///< [max tokens, rotary width]
-  memory::buffer
-      activations;  ///< capture, score, decode: one layer's; replay: all layers', one after another
+  /// Without gradient, or with checkpointing: one layer's; else all layers', one after another.
+  memory::buffer activations;
+  memory::buffer inputs;  ///< [layers, max tokens with gradient, hidden] with checkpointing
   memory::buffer head;    ///< head workspace, then d_logps
   memory::buffer logits;  ///< [vocabulary], for sampling
 };
 
 /// One run of consecutive tokens through all layers on one rank: a prompt chunk, a suffix, or a
-/// decoded token.
+/// decoded token. The rank has a slice of them, perhaps an empty one.
 struct token_pass {
   job_ptr of;
   std::shared_ptr<workspace> space;
-  token_range positions;
+  models::rank_share at;
+  token_range whole;      ///< of all ranks
+  token_range positions;  ///< of this rank's slice
   index response = -1;
   std::vector<token_id>
       ids;  ///< empty while decoding: then the token chosen last, known when the embedding runs
   mat hidden, d_hidden, angles;
-  std::span<float> activations;                    ///< without gradient: shared by all layers
+  std::span<float> activations;                    ///< shared by all layers
   std::vector<std::span<float>> kept_activations;  ///< with gradient: one a layer
+  std::vector<mat> kept_inputs;                    ///< instead, with checkpointing: one a layer
+  std::vector<float> logps, entropies;             ///< of the whole suffix
 
   /// A finished sample's remaining operations do nothing.
   bool skipped() const {

@@ -2,6 +2,7 @@
 #include <longstraw/kernels/rms_norm.hpp>
 #include <longstraw/kernels/rotary.hpp>
 #include <longstraw/models/attention_layer.hpp>
+#include <longstraw/models/exchange_parts.hpp>
 
 #include <algorithm>
 #include <array>
@@ -61,36 +62,46 @@ index attention_layer::row_floats() const {
   return product_floats() + turned;
 }
 
-attention_layer::views attention_layer::carve(carver& from, index tokens) const {
+attention_layer::views attention_layer::carve(carver& from, index tokens, index all_tokens,
+                                              const rank_share& at) const {
   views m;
   m.input = from.matrix(tokens, hidden_);
   m.rstd = from.matrix(tokens, 1);
   m.projected = from.matrix(tokens, row_floats());
   m.q_rstd = from.matrix(tokens, qk_norm_ ? dims_.query_heads : 0);
   m.k_rstd = from.matrix(tokens, qk_norm_ ? dims_.kv_heads : 0);
-  m.attended = from.matrix(tokens, dims_.query_heads * dims_.head_dim);
+  m.attended = from.matrix(tokens, attended_floats());
   m.lse = from.matrix(tokens, dims_.query_heads);
   ffn_.carve_kept(m.ffn, from, tokens);
   const index overlaid = from.mark();
   ffn_.carve_rest(m.ffn, from, tokens);
   from.rewind(overlaid);
   m.d_projected = from.matrix(tokens, row_floats());
-  m.work = from.matrix(tokens, std::max(hidden_, dims_.query_heads * dims_.head_dim));
+  m.work = from.matrix(tokens, std::max(hidden_, attended_floats()));
   m.delta = from.matrix(tokens, dims_.query_heads);
+  if (at.alone()) return m;
+  m.all.q = split_heads(from.matrix(all_tokens, attended_floats()), dims_.query_heads);
+  m.all.d_q = split_heads(from.matrix(all_tokens, attended_floats()), dims_.query_heads);
+  // A partial result is given away before backward begins.
+  m.all.out = m.all.d_out = from.matrix(all_tokens, attended_floats());
+  m.all.lse = from.matrix(all_tokens, dims_.query_heads);
+  m.all.delta = from.matrix(all_tokens, dims_.query_heads);
   return m;
 }
 
 attention_layer::views attention_layer::carve(const layer_pass& pass) const {
   carver from(pass.activations.data());
-  const views m = carve(from, pass.tokens());
+  views m = carve(from, pass.tokens(), pass.whole.count(), pass.at);
+  if (pass.at.alone())
+    m.all = {q(m.projected), q(m.d_projected), m.attended, d_attended(m), m.lse, m.delta};
   LS_ASSERT(from.highest() <= static_cast<index>(pass.activations.size()),
             "a pass has the workspace that its program asked for");
   return m;
 }
 
-index attention_layer::activation_floats(index tokens, const rank_share&) const {
+index attention_layer::activation_floats(index tokens, const rank_share& at) const {
   carver from(nullptr);
-  carve(from, tokens);
+  carve(from, at.largest_part(tokens), tokens, at);
   return from.highest();
 }
 
@@ -160,7 +171,7 @@ void attention_layer::project(layer_pass& pass) const {
   const index first = first_column(pass);
   kernels::linear_forward(m.projected.col_range(first, product_floats()), normed,
                           qkv_.w.row_range(first, product_floats()),
-                          from_column(qkv_bias_.w, first), into::write, on);
+                          from_column(qkv_bias_.w, first), into::write, on, pass.whole.count());
 
   if (qk_norm_)
     kernels::rms_norm_forward(k(m.projected), m.k_rstd, raw_k(m.projected), k_norm_.w, eps_,
@@ -210,7 +221,7 @@ void attention_layer::project_backward(layer_pass& pass) const {
 }
 
 void attention_layer::read_page_gradients(const layer_pass& pass, const views& m) const {
-  LS_ASSERT(pass.writes_pages && !pass.page_gradients.empty(),
+  LS_ASSERT(pass.writes_pages && pass.page_gradients.size() == pass.pages.size(),
             "a pass whose keys lie in pages gets their gradient from gradient pages");
   kv_.read(k(m.d_projected), v(m.d_projected), pass.page_gradients, pass.positions, *pass.on);
 }
@@ -232,8 +243,8 @@ std::vector<kernels::kv_piece> attention_layer::pieces(const layer_pass& pass,
 
 void attention_layer::attend(layer_pass& pass) const {
   const views m = carve(pass);
-  kernels::attention_forward(m.attended, m.lse, q(m.projected), pass.positions.begin,
-                             pieces(pass, m), dims_, *pass.on);
+  kernels::attention_forward(m.all.out, m.all.lse, m.all.q, pass.whole.begin, pieces(pass, m),
+                             dims_, *pass.on);
 }
 
 void attention_layer::attend_backward(layer_pass& pass) const {
@@ -241,16 +252,15 @@ void attention_layer::attend_backward(layer_pass& pass) const {
             "every page has a gradient page, or none has");
   const views m = carve(pass);
   kernels::executor& on = *pass.on;
-  const mat d_attended(m.work.data, pass.tokens(), dims_.query_heads * dims_.head_dim);
-  kernels::attention_delta(m.delta, d_attended, m.attended, on);
+  if (!pass.at.alone()) set_zero(mat(m.all.d_q.data, pass.whole.count(), attended_floats()), on);
 
   std::vector<kernels::kv_piece_gradient> gradients(pass.page_gradients.empty() ? pass.pages.size()
                                                                                 : 0);
   for (const state_page& page : pass.page_gradients) gradients.push_back(kv_.gradient(page));
   if (!pass.writes_pages) gradients.push_back({k(m.d_projected).data, v(m.d_projected).data});
-  kernels::attention_backward(q(m.d_projected), gradients, d_attended, m.lse, m.delta,
-                              q(m.projected), pass.positions.begin, pieces(pass, m), dims_, on);
-  // Later tokens and, just now, the pass itself have added to the gradient of its own keys: it is
+  kernels::attention_backward(m.all.d_q, gradients, m.all.d_out, m.all.lse, m.all.delta, m.all.q,
+                              pass.whole.begin, pieces(pass, m), dims_, on);
+  // Later tokens and, just now, those of the pass have added to the gradient of its own keys: it is
   // complete.
   if (pass.writes_pages) read_page_gradients(pass, m);
 }
@@ -265,8 +275,9 @@ void attention_layer::output(layer_pass& pass) const {
                                   split_heads(m.attended, dims_.query_heads), gate(m.projected),
                                   on);
   }
-  kernels::linear_forward(pass.hidden, gated, out_.w, out_bias_.w, into::add, on);
-  ffn_.forward(pass.hidden, m.ffn, pass.keep, on);
+  kernels::linear_forward(pass.hidden, gated, out_.w, out_bias_.w, into::add, on,
+                          pass.whole.count());
+  ffn_.forward(pass.hidden, m.ffn, pass.keep, pass.whole.count(), on);
 }
 
 void attention_layer::output_backward(layer_pass& pass) const {
@@ -274,7 +285,7 @@ void attention_layer::output_backward(layer_pass& pass) const {
   kernels::executor& on = *pass.on;
   ffn_.backward(pass.d_hidden, m.ffn, pass.gradients, on);
 
-  const mat work(m.work.data, pass.tokens(), m.attended.cols);
+  const mat work = d_attended(m);
   const heads work_heads = split_heads(work, dims_.query_heads);
   const heads attended = split_heads(m.attended, dims_.query_heads);
   if (gated_) kernels::sigmoid_gate_forward(work_heads, attended, gate(m.projected), on);
@@ -285,6 +296,59 @@ void attention_layer::output_backward(layer_pass& pass) const {
   if (gated_)
     kernels::sigmoid_gate_backward(work_heads, gate(m.d_projected), work_heads, attended,
                                    gate(m.projected), on);
+  // Every part of the keys needs the delta of the merged result, which this rank alone has.
+  kernels::attention_delta(m.delta, work, m.attended, on);
+}
+
+index attention_layer::given_floats(std::size_t s, direction d, index tokens,
+                                    const rank_share& at) const {
+  const bool forward = d == direction::forward;
+  const index own = at.largest_part(tokens), row = attended_floats();
+  if (s == segment_project) return (forward ? own : tokens) * row;
+  LS_ASSERT(s == segment_attend, "no exchange follows the last segment");
+  return forward ? tokens * (row + dims_.query_heads) : own * 2 * (row + dims_.query_heads);
+}
+
+index attention_layer::give(std::size_t s, direction d, const layer_pass& pass,
+                            std::span<float> to) const {
+  const views m = carve(pass);
+  given_parts parts(to, *pass.on);
+  if (s == segment_project) {
+    parts.add(d == direction::forward ? q(m.projected) : m.all.d_q);
+  } else if (d == direction::forward) {
+    parts.add(m.all.out);
+    parts.add(m.all.lse);
+  } else {
+    // The queries go along once more, so that nobody keeps those of all ranks until backward.
+    parts.add(q(m.projected));
+    parts.add(d_attended(m));
+    parts.add(m.lse);
+    parts.add(m.delta);
+  }
+  return parts.floats();
+}
+
+void attention_layer::take(std::size_t s, direction d, layer_pass& pass,
+                           std::span<const std::span<const float>> given) const {
+  const views m = carve(pass);
+  taken_parts parts(given, pass.at, pass.whole.count(), *pass.on);
+  if (s == segment_project) {
+    if (d == direction::forward)
+      parts.rows(m.all.q);
+    else
+      parts.sum_of_rows(q(m.d_projected));
+  } else if (d == direction::forward) {
+    const auto outs = parts.own_rows(attended_floats());
+    const auto lses = parts.own_rows(dims_.query_heads);
+    std::vector<kernels::attention_part> partials;
+    for (std::size_t r = 0; r < outs.size(); ++r) partials.push_back({outs[r], lses[r]});
+    kernels::attention_merge(m.attended, m.lse, partials, *pass.on);
+  } else {
+    parts.rows(m.all.q);
+    parts.rows(m.all.d_out);
+    parts.rows(m.all.lse);
+    parts.rows(m.all.delta);
+  }
 }
 
 }  // namespace longstraw::models

@@ -46,18 +46,19 @@ void feed_forward::carve_rest(feed_forward_pass& pass, carver& from, index token
   pass.scratch = from.matrix(tokens, std::max(hidden_, intermediate_));
 }
 
-void feed_forward::forward(mat hidden, const feed_forward_pass& pass, bool keep,
+void feed_forward::forward(mat hidden, const feed_forward_pass& pass, bool keep, index of_tokens,
                            kernels::executor& on) const {
   if (keep) copy(pass.input, hidden, on);
   const mat normed(pass.scratch.data, hidden.rows, hidden_);
   kernels::rms_norm_forward(one_head(normed), pass.rstd, one_head(hidden), norm_.w, eps_,
                             norm_kind_, on);
-  kernels::linear_forward(pass.gate_up, normed, gate_up_.w, gate_up_bias_.w, into::write, on);
+  kernels::linear_forward(pass.gate_up, normed, gate_up_.w, gate_up_bias_.w, into::write, on,
+                          of_tokens);
 
   const mat product(pass.scratch.data, hidden.rows, intermediate_);
   kernels::swiglu_forward(product, pass.gate_up.col_range(0, intermediate_),
                           pass.gate_up.col_range(intermediate_, 2 * intermediate_), on);
-  kernels::linear_forward(hidden, product, down_.w, down_bias_.w, into::add, on);
+  kernels::linear_forward(hidden, product, down_.w, down_bias_.w, into::add, on, of_tokens);
 }
 
 void feed_forward::backward(mat d_hidden, const feed_forward_pass& pass, std::span<float> gradients,

@@ -29,8 +29,10 @@ class feed_forward {
   void carve_kept(feed_forward_pass& pass, carver& from, index tokens) const;
   void carve_rest(feed_forward_pass& pass, carver& from, index tokens) const;
 
-  /// hidden [tokens, hidden] in and out. keep: backward will follow.
-  void forward(mat hidden, const feed_forward_pass& pass, bool keep, kernels::executor& on) const;
+  /// hidden [tokens, hidden] in and out. keep: backward will follow. of_tokens: of which they are a
+  /// slice (kernels::linear_forward).
+  void forward(mat hidden, const feed_forward_pass& pass, bool keep, index of_tokens,
+               kernels::executor& on) const;
   /// d_hidden [tokens, hidden]: in, gradient of the output; out, of the input. gradients: of the pass.
   void backward(mat d_hidden, const feed_forward_pass& pass, std::span<float> gradients,
                 kernels::executor& on) const;

@@ -5,7 +5,7 @@
 
 namespace longstraw::models {
 namespace {
-/// Calls body(page, first token in the page, end, first token of `positions`) for each page that
+/// Calls body(page, first token of its run, end, first token of `positions`) for each page that
 /// shares positions.
 template <class F>
 void for_shared_tokens(std::span<const state_page> pages, token_range positions, F&& body) {
@@ -22,9 +22,15 @@ void for_shared_tokens(std::span<const state_page> pages, token_range positions,
 }  // namespace
 
 heads kv_pages::keys(const state_page& page, index begin, index end) const {
-  LS_ASSERT(begin >= 0 && end <= page.capacity, "a page holds no more tokens than its capacity");
+  LS_ASSERT(begin >= 0 && page.slot >= 0 && page.slot + end <= page.capacity,
+            "a page holds no more tokens than its capacity");
   const index head_stride = page.capacity * head_dim;
-  return {page.data + begin * head_dim, end - begin, kv_heads, head_dim, head_dim, head_stride};
+  return {page.data + (page.slot + begin) * head_dim,
+          end - begin,
+          kv_heads,
+          head_dim,
+          head_dim,
+          head_stride};
 }
 
 heads kv_pages::values(const state_page& page, index begin, index end) const {

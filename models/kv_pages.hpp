@@ -16,11 +16,11 @@ struct kv_pages {
 
   index floats_per_token() const { return 2 * kv_heads * head_dim; }
 
-  /// Tokens [begin, end) of the page, counted from its first.
+  /// Tokens [begin, end) of the run that `page` lists, counted from the run's first.
   heads keys(const state_page& page, index begin, index end) const;
   heads values(const state_page& page, index begin, index end) const;
 
-  /// The valid tokens of a page as attention reads them.
+  /// The valid tokens of that run as attention reads them.
   kernels::kv_piece piece(const state_page& page) const;
   /// Where the gradient of that piece goes, in a page of the same layout.
   kernels::kv_piece_gradient gradient(const state_page& page) const;

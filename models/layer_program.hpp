@@ -25,7 +25,7 @@ namespace longstraw::models {
 /// |-----------------|------------------------------------------------------------|--------------------------------------|
 /// | none            | nothing                                                    | nothing                              |
 /// | gather_queries  | every rank gets all queries of the pass                    | dQ parts summed to the query's owner |
-/// | merge_partials  | partial (O, LSE) to the query's owner, LSE merge           | (dO, LSE, delta) to all ranks        |
+/// | merge_partials  | partial (O, LSE) to the query's owner, LSE merge           | (q, dO, LSE, delta) to all ranks     |
 /// | tokens_to_heads | all-to-all from token slices to head slices                | heads_to_tokens                      |
 /// | heads_to_tokens | all-to-all from head slices to token slices                | tokens_to_heads                      |
 enum class exchange : std::uint8_t {

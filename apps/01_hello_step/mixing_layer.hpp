@@ -10,6 +10,7 @@
 #include <longstraw/models/parameters.hpp>
 
 #include <algorithm>
+#include <vector>
 
 class mixing_layer : public longstraw::models::layer_program {
  public:
@@ -21,6 +22,7 @@ class mixing_layer : public longstraw::models::layer_program {
 
   std::string_view kind() const override { return "mixing"; }
   std::span<const longstraw::models::segment> segments() const override { return segments_; }
+  bool gives_state_gradient() const override { return true; }
   longstraw::models::state_spec state(const longstraw::models::rank_share&) const override {
     return {0, width_};
   }
@@ -45,11 +47,18 @@ class mixing_layer : public longstraw::models::layer_program {
 
   void backward(std::size_t, longstraw::models::layer_pass& p) const override {
     const auto [x, d_u] = carve(p);
-    for (index t = x.rows - 1; t >= 0;
-         --t)  // first ds, which flows from later tokens to earlier ones
-      for (index i = 0; i < width_; ++i)
-        d_u(t, i) = p.d_hidden(t, i) + (t + 1 < x.rows ? keep * d_u(t + 1, i) : 0.0f);
-    for (index n = 0; n < x.rows * width_; ++n) d_u.data[n] *= 1 - keep;
+    // The gradient of s flows from later tokens to earlier ones: in from the state after, none if it
+    // is frozen, and out to the state before.
+    std::vector<float> memory(p.d_recurrent.begin(), p.d_recurrent.end());
+    memory.resize(static_cast<std::size_t>(width_));
+    float* d_s = memory.data();
+    for (index t = x.rows - 1; t >= 0; --t)
+      for (index i = 0; i < width_; ++i) {
+        d_s[i] += p.d_hidden(t, i);
+        d_u(t, i) = (1 - keep) * d_s[i];
+        d_s[i] *= keep;
+      }
+    if (!p.d_recurrent.empty()) std::copy_n(d_s, width_, p.d_recurrent.data());
     longstraw::kernels::linear_backward_weight(weight_.d(p.gradients), {}, d_u, x, *p.on);
     longstraw::kernels::linear_backward_input(p.d_hidden, d_u, weight_.w,
                                               longstraw::kernels::into::add, *p.on);

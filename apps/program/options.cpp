@@ -15,6 +15,9 @@
 namespace longstraw::program {
 namespace {
 
+/// Of a list; more than any command line holds.
+constexpr int values_max = 1 << 20;
+
 std::string expected_text(const limits& l, const char* kind) {
   const bool low = l.least > std::numeric_limits<double>::lowest(),
              high = l.most < std::numeric_limits<double>::max();
@@ -151,6 +154,23 @@ void options::add(const std::string& flag, const std::string& kind,
   if (n == need::required) o->required();
 }
 
+void options::add_list(const std::string& flag, const std::string& kind,
+                       const std::string& shown_default, const std::string& help,
+                       std::function<void(const std::vector<std::string>&)> read) {
+  app_->add_option(
+          flag,
+          [read = std::move(read)](const CLI::results_t& values) {
+            read(values);
+            return true;
+          },
+          help)
+      ->type_name(kind)
+      ->group(section_)
+      ->expected(1, values_max)
+      ->allow_extra_args()
+      ->default_str(shown_default);
+}
+
 void options::number(const std::string& flag, double& into, limits l, const std::string& help) {
   add(flag, "NUMBER", fmt::format("{}", into), help, need::optional,
       [=, &into](const std::string& v) { into = read_number(flag, v, l); });
@@ -211,6 +231,38 @@ void options::path(const std::string& flag, std::filesystem::path& into, const s
   });
 }
 
+void options::wholes(const std::string& flag, std::vector<index>& into, index least, index most,
+                     const std::string& help) {
+  add_list(flag, "N ...", fmt::format("{}", fmt::join(into, " ")), help,
+           [=, &into](const std::vector<std::string>& values) {
+             into.clear();
+             for (const std::string& v : values) into.push_back(read_whole(flag, v, least, most));
+           });
+}
+
+void options::choices(const std::string& flag, std::vector<std::string>& into,
+                      std::vector<std::string> choices, const std::string& help) {
+  const std::string kind = joined(choices, "|") + " ...";
+  add_list(flag, kind, joined(into, " "), help,
+           [flag, &into, choices = std::move(choices)](const std::vector<std::string>& values) {
+             into.clear();
+             for (const std::string& v : values) into.push_back(read_choice(flag, v, choices));
+           });
+}
+
+void options::paths(const std::string& flag, std::vector<std::filesystem::path>& into,
+                    const std::string& help) {
+  add_list(flag, "PATH ...", "", help,
+           [flag, &into, given = given_](const std::vector<std::string>& values) {
+             into.clear();
+             for (const std::string& v : values) {
+               if (v.empty()) throw usage_error(fmt::format("{} is empty; expected a path", flag));
+               into.emplace_back(v);
+               given->emplace_back(flag, v);
+             }
+           });
+}
+
 void options::bytes(const std::string& flag, std::size_t& into, const std::string& help) {
   add(flag, "SIZE", into == 0 ? "no limit" : fmt::format("{}", into), help, need::optional,
       [flag, &into](const std::string& v) {
@@ -243,7 +295,8 @@ void check_results_apart(const given_paths& given) {
       if (&other == &path) continue;
       const fs::path relative = place(path).lexically_relative(place(other));
       const bool same = relative == ".";
-      const bool folder = other_flag == "--model" || other_flag == "--reference";
+      const bool folder =
+          other_flag == "--model" || other_flag == "--reference" || other_flag == "--golden";
       const bool in = folder && !relative.empty() && !same && *relative.begin() != "..";
       if (same || in)
         fail(errc::bad_input, "{} {} {} {} {}; results must not replace it", flag, path.string(),

@@ -84,12 +84,21 @@ class options {
   /// `flag` without dashes is a positional argument.
   void path(const std::string& flag, std::filesystem::path& into, const std::string& help,
             need n = need::optional);
+  // Options that take one or more values; what they are given replaces the default.
+  void wholes(const std::string& flag, std::vector<index>& into, index least, index most,
+              const std::string& help);
+  void choices(const std::string& flag, std::vector<std::string>& into,
+               std::vector<std::string> choices, const std::string& help);
+  void paths(const std::string& flag, std::vector<std::filesystem::path>& into,
+             const std::string& help);
   void bytes(const std::string& flag, std::size_t& into, const std::string& help);
   void toggle(const std::string& flag, bool& into, const std::string& help);
 
  private:
   void add(const std::string& flag, const std::string& kind, const std::string& shown_default,
            const std::string& help, need n, std::function<void(const std::string&)> read);
+  void add_list(const std::string& flag, const std::string& kind, const std::string& shown_default,
+                const std::string& help, std::function<void(const std::vector<std::string>&)> read);
 
   CLI::App* app_;
   std::shared_ptr<given_paths> given_;

@@ -39,16 +39,23 @@ void add_bias(mat y, const float* bias, into mode) {
 }  // namespace
 
 void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, into mode,
-                    executor& on) {
+                    executor& on, index of_tokens) {
   LS_ASSERT(y.rows == x.rows && y.cols == weight.rows && x.cols == weight.cols,
             "y [tokens, out], x [tokens, in] and weight [out, in] must agree");
+  LS_ASSERT(of_tokens == 0 || of_tokens >= y.rows, "a slice has no more tokens than the whole");
   if (y.empty()) return;
-  const bool few_rows = y.rows <= dot_rows_max;
+  // Each of the three products gives a row the same bits whatever rows are computed with it, but
+  // not those of the others.
+  const index whole = of_tokens == 0 ? y.rows : of_tokens;
+  const bool few_rows = whole <= dot_rows_max;
   const bool few_columns = y.cols <= dot_columns_max;
   // A prompt chunk: oneDNN is up to a tenth faster there than our own product, which is ahead for
   // the few rows of a suffix (docs/performance.md).
-  const bool many_rows = y.rows >= row_block_max && !few_columns;
-  const index row_block = few_rows ? y.rows : even_block(y.rows, few_columns ? 64 : row_block_max);
+  const bool many_rows = whole >= row_block_max && !few_columns;
+  // oneDNN's sums depend on the number of columns, so a small slice is cut by rows for its threads.
+  const bool small_slice = many_rows && y.rows < row_block_max;
+  const index row_block =
+      few_rows ? y.rows : even_block(y.rows, few_columns || small_slice ? 64 : row_block_max);
   const index col_block = few_rows ? std::max<index>(4, 65536 / std::max<index>(1, x.cols) / 4 * 4)
                           : few_columns || many_rows ? y.cols
                                                      : column_block_of(y.cols);

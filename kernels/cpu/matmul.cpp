@@ -212,11 +212,19 @@ void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch
     return;
   }
   if constexpr (lanes < 16) return matmul_library(c, a, b, depth, mode, local);
-  if (b.col_stride == 1 && (c.rows <= rows_unpacked || depth <= depth_unpacked))
-    return product(c, a, {b.data, depth, c.cols, b.row_stride}, add);
+  if (b.col_stride == 1 && (c.rows <= rows_unpacked || depth <= depth_unpacked)) {
+    // In the blocks of the packed products, for the same bits.
+    for (index k = 0; k < depth; k += depth_block)
+      product(c, from(a, 0, k),
+              {b.data + k * b.row_stride, std::min(depth_block, depth - k), c.cols, b.row_stride},
+              add || k > 0);
+    return;
+  }
   // The packed left factor takes scratch for its whole depth; beyond this the product is cut.
   constexpr index depth_packed_left = 4096;
-  if (b.col_stride != 1 && a.col_stride == 1 && c.rows <= 2 * c.cols) {
+  // By the storage of the factors alone, not by the number of rows: the two products add to c in
+  // another order.
+  if (b.col_stride != 1 && a.col_stride == 1) {
     for (index k = 0; k < depth; k += depth_packed_left)
       packed_left(c, from(a, 0, k), from(b, k, 0), std::min(depth_packed_left, depth - k),
                   add || k > 0, local);

@@ -14,8 +14,9 @@ namespace longstraw::kernels {
 void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
 /// The same on oneDNN, which brings kernels for every processor: used for the many rows of a prompt
-/// chunk, and for everything where the project is not compiled for AVX-512; without the promise on
-/// bits across row counts. Primitives and memory handles are kept by shape and thread.
+/// chunk, and for everything where the project is not compiled for AVX-512. It promises nothing on
+/// bits across row counts; measured, a row has the same in any product of at least 16 rows and the
+/// same number of columns. Primitives and memory handles are kept by shape and thread.
 void matmul_library(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
 }  // namespace longstraw::kernels

@@ -13,7 +13,7 @@
 namespace longstraw::testing {
 
 /// Tests of several ranks run with as many as the runtime takes.
-constexpr int ranks_that_run = 1;
+constexpr int ranks_that_run = 4;
 
 struct finished {
   int exit_code = -1;  ///< -1 if a signal ended it

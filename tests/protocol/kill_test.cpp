@@ -6,11 +6,27 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 
 namespace longstraw::testing {
 namespace {
+
+/// The actor of that name ends when it is about to handle its message of that number, from 0.
+struct kill_at : actors::message_faults {
+  std::string actor;
+  std::int64_t message = 0;
+  std::atomic<std::int64_t> handled{0};
+  std::atomic<bool> fired{false};
+
+  kill_at(std::string a, std::int64_t m) : actor(std::move(a)), message(m) {}
+  verdict before(const std::string& name, const char*) override {
+    if (name != actor || handled++ != message) return verdict::deliver;
+    fired = true;
+    return verdict::die;
+  }
+};
 
 TEST_CASE(
     "SV-1, SV-3: any actor killed at any message ends the job with its cause, a thousand times",
@@ -42,9 +58,7 @@ TEST_CASE(
     REQUIRE(round < 50);
     for (const std::string& name : names) {
       for (std::int64_t message = 0;; ++message) {
-        auto plan = std::make_shared<actors::fault_plan>();
-        plan->actor = name;
-        plan->message = message;
+        const auto kill = std::make_shared<kill_at>(name, message);
         const auto begin = std::chrono::steady_clock::now();
         std::string sentence;
         bool committed = false;
@@ -52,7 +66,7 @@ TEST_CASE(
         {
           actors::runtime_options options;
           options.chunk_tokens = 10;
-          options.fault = plan;
+          options.faults = kill;
           if (name == "tracer") options.trace_file = trace;
           actors::runtime runtime(options, m.model, budget);
           actors::step_settings s;
@@ -75,7 +89,7 @@ TEST_CASE(
             longest,
             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
         ++runs;
-        if (!plan->fired->load()) {
+        if (!kill->fired) {
           INFO(name << " " << message << ": " << sentence);
           REQUIRE(committed);  // nobody was killed: all of the actor's messages have been tried
           break;

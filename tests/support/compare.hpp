@@ -43,10 +43,11 @@ class guarded {
     std::fill(memory_.begin() + margin, memory_.end() - margin, fill);
   }
   ~guarded() {
-    for (std::size_t i = 0; i < margin; ++i) {
-      CHECK(memory_[i] == guard);
-      CHECK(memory_[margin + count_ + i] == guard);
-    }
+    const auto intact = [](std::span<const float> words) {
+      return std::all_of(words.begin(), words.end(), [](float w) { return w == guard; });
+    };
+    CHECK(intact(std::span(memory_).first(margin)));
+    CHECK(intact(std::span(memory_).last(margin)));
   }
   guarded(const guarded&) = delete;
   guarded& operator=(const guarded&) = delete;

@@ -1,6 +1,7 @@
 #include "support/compare.hpp"
 #include "support/runner.hpp"
 
+#include <longstraw/kernels/cpu/simd.hpp>
 #include <longstraw/kernels/reference/linear.hpp>
 
 #include <catch2/generators/catch_generators.hpp>
@@ -111,6 +112,38 @@ TEST_CASE("linear layers give the same bits on any number of threads", "[unit]")
     if (first.empty()) first = got;
     for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], first[i]));
   }
+}
+
+// Ranks split the tokens of a pass, and what they compute must not show it. Whole counts of each of
+// the three products; a depth beyond every block of theirs.
+TEST_CASE("a token's result has the same bits in any slice of as many tokens", "[unit]") {
+  if (simd::lanes < 16) SKIP("all products run on oneDNN here, which does not promise it");
+  const index whole = GENERATE(3, 70, 255, 256, 600);
+  const index ranks = GENERATE(2, 3, 16);
+  const auto [in, out] =
+      GENERATE(std::pair<index, index>{700, 96}, std::pair<index, index>{2600, 300},
+               std::pair<index, index>{300, 20});
+  const into mode = GENERATE(into::write, into::add);
+  CAPTURE(whole, ranks, in, out);
+  const linear_case c(whole, in, out);
+  runner on(2);
+  std::vector<float> y(static_cast<std::size_t>(whole * out), 0.5f), y_parts = y;
+  std::vector<float> d_x(static_cast<std::size_t>(whole * in), 0.5f), d_x_parts = d_x;
+  const auto rows_of = [&](std::vector<float>& v, index cols) {
+    return mat{v.data(), whole, cols};
+  };
+  linear_forward(rows_of(y, out), c.x_of(c.x), c.weight_of(c.weight), c.bias, mode, on.exec);
+  linear_backward_input(rows_of(d_x, in), c.d_y_of(c.d_y), c.weight_of(c.weight), mode, on.exec);
+  for (index r = 0; r < ranks; ++r) {
+    const index begin = whole * r / ranks, end = whole * (r + 1) / ranks;
+    linear_forward(rows_of(y_parts, out).row_range(begin, end), c.x_of(c.x).row_range(begin, end),
+                   c.weight_of(c.weight), c.bias, mode, on.exec, whole);
+    linear_backward_input(rows_of(d_x_parts, in).row_range(begin, end),
+                          c.d_y_of(c.d_y).row_range(begin, end), c.weight_of(c.weight), mode,
+                          on.exec);
+  }
+  CHECK(same_bits(y, y_parts));
+  CHECK(same_bits(d_x, d_x_parts));
 }
 
 TEST_CASE("linear layers reach rows beyond 31 bits", "[unit]") {

@@ -54,14 +54,17 @@ TEST_CASE("both products equal plain sums for every storage of the factors", "[u
 
 TEST_CASE("a row of a product has the same bits whatever rows are computed with it", "[unit]") {
   if (simd::lanes < 16) SKIP("matmul runs on oneDNN here, which does not promise it");
-  const index depth = 700, n = 130;
+  const auto [depth, n] =
+      GENERATE(std::pair<index, index>{700, 130}, std::pair<index, index>{5000, 40});
+  const into mode = GENERATE(into::write, into::add);
   const stored_factor a(200, depth, false, 1), b(depth, n, GENERATE(false, true), 2);
+  CAPTURE(depth, n, b.view.col_stride);
   runner on(1);
-  std::vector<float> all(200 * 130), part(200 * 130);
-  matmul({all.data(), 200, n}, a.view, b.view, depth, into::write, on.exec.local());
-  for (index r = 0, rows = 9; r < 200; r += rows, rows = std::min<index>(200 - r, rows + 20))
+  std::vector<float> all(static_cast<std::size_t>(200 * n), 0.3f), part = all;
+  matmul({all.data(), 200, n}, a.view, b.view, depth, mode, on.exec.local());
+  for (index r = 0, rows = 1; r < 200; r += rows, rows = std::min<index>(200 - r, rows + 7))
     matmul({part.data() + r * n, rows, n},
-           {a.view.data + r * a.view.row_stride, a.view.row_stride, 1}, b.view, depth, into::write,
+           {a.view.data + r * a.view.row_stride, a.view.row_stride, 1}, b.view, depth, mode,
            on.exec.local());
   CHECK(same_bits(all, part));
 }

@@ -98,14 +98,14 @@ void check_state(const golden_case& c, const model_driver& driver, const driver_
   const auto check = [&](std::span<const float> got, const std::string& name) {
     worst.add(relative_error(got, expected.at(name)), c.state_bound(kind, name), name);
   };
-  for (std::size_t l = 0; l < state.layers.size(); ++l) {
+  for (std::size_t l = 0; l < c.config.layers.size(); ++l) {
     const std::string at = "layers." + std::to_string(l) + ".";
     if (c.config.layers[l] == models::layer_kind::full_attention) {
       const auto kv = driver.keys_and_values(state, static_cast<index>(l), gradients);
       check(std::span(kv).first(kv.size() / 2), at + "key");
       check(std::span(kv).last(kv.size() / 2), at + "value");
     } else {
-      const auto& r = gradients ? state.layers[l].d_recurrent : state.layers[l].recurrent;
+      const auto r = driver.recurrent(state, static_cast<index>(l), gradients);
       const auto matrix = expected.at(at + "recurrent").size();
       check(std::span(r).first(matrix), at + "recurrent");
       check(conv_columns(std::span(r).subspan(matrix), expected.at(at + "conv"),
@@ -115,9 +115,9 @@ void check_state(const golden_case& c, const model_driver& driver, const driver_
   }
 }
 
-void check_step(const golden_case& c, index page_tokens, index chunk_tokens) {
+void check_step(const golden_case& c, index page_tokens, index chunk_tokens, index ranks) {
   const models::language_model model(c.config, c.parameters);
-  model_driver driver(model, page_tokens, chunk_tokens);
+  model_driver driver(model, page_tokens, chunk_tokens, ranks);
   driver_state state = driver.capture(c.step.captured());
   check_state(c, driver, state, false);
 
@@ -164,12 +164,18 @@ TEST_CASE("golden cases: scores, state, frozen and full gradients, greedy contin
           "[models][golden]") {
   for (const std::string& name : cases) {
     const golden_case c = load_golden(name);
-    for (const auto& [page_tokens, chunk_tokens] : {std::pair<index, index>{16, 48}, {256, 1000}}) {
-      INFO(name << ", pages of " << page_tokens << ", chunks of " << chunk_tokens);
+    struct cut {
+      index page_tokens, chunk_tokens, ranks;
+    };
+    for (const auto& [page_tokens, chunk_tokens, ranks] :
+         {cut{16, 48, 1}, {256, 1000, 1}, {16, 48, 2}, {5, 31, 3}, {256, 1000, 4}, {16, 48, 8}}) {
+      INFO(name << ", pages of " << page_tokens << ", chunks of " << chunk_tokens << ", " << ranks
+                << " ranks");
       if (std::getenv("LONGSTRAW_SHOW_ERRORS"))
-        std::printf("%s, pages of %d, chunks of %d\n", name.c_str(), static_cast<int>(page_tokens),
-                    static_cast<int>(chunk_tokens));
-      check_step(c, page_tokens, chunk_tokens);
+        std::printf("%s, pages of %d, chunks of %d, %d ranks\n", name.c_str(),
+                    static_cast<int>(page_tokens), static_cast<int>(chunk_tokens),
+                    static_cast<int>(ranks));
+      check_step(c, page_tokens, chunk_tokens, ranks);
     }
   }
 }
@@ -178,8 +184,8 @@ TEST_CASE("golden cases: the double reference is PyTorch's float64", "[models][g
   for (const std::string& name : cases) {
     golden_case c = load_golden(name);
     INFO(name);
-    const reference_model reference(c.config, c.parameters->layout(), c.parameters->weights());
-    const reference_state state = reference.capture(reference.empty_state(), c.step.captured());
+    const decoder reference(c.config, c.parameters->layout(), c.parameters->weights());
+    const decoder_state state = reference.capture(reference.empty_state(), c.step.captured());
     std::vector<double> gradients(static_cast<std::size_t>(reference.layout().total()));
     for (std::size_t g = 0; g < c.step.responses.size(); ++g) {
       const auto suffix = c.step.suffix(g);

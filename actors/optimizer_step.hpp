@@ -1,0 +1,25 @@
+#pragma once
+// The arithmetic of a transaction on one shard: a consecutive part of the flat arrays of a parameter store.
+
+#include <longstraw/messages/job.hpp>
+
+namespace longstraw::actors {
+
+/// The part of the flat arrays that a rank's optimizer owns. Shards of all ranks cover them once, at any rank count.
+token_range shard_of(const models::parameter_layout& layout, const models::rank_share& at);
+
+/// Adds up the gradients of all ranks, in order of rank, within the shard: the sum replaces rank 0's.
+void sum_gradients(std::span<const std::span<float>> by_rank, token_range shard,
+                   kernels::executor& on);
+
+/// Sum of squares of the shard's gradients, tensor by tensor. errc::not_finite names the first parameter whose gradient
+/// is not finite.
+double gradient_squares(const models::parameter_store& parameters, token_range shard,
+                        kernels::executor& on);
+
+/// One AdamW step over the shard. errc::not_finite names the first parameter that is not finite afterwards.
+void apply_adamw(const models::parameter_store& parameters, token_range shard,
+                 const messages::optimizer_settings& s, double gradient_scale, index step,
+                 kernels::executor& on);
+
+}  // namespace longstraw::actors
