@@ -129,6 +129,7 @@ phase_seconds runtime::run(const job_ptr& j) {
       options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
     answer.failed = false;
   }
+  if (answer.failed && j->commit.decided) throw error(errc::half_updated, answer.sentence);
   if (thrown) std::rethrow_exception(thrown);
   if (answer.failed) throw error(answer.code, answer.sentence);
   if (options_.on_progress) options_.on_progress(*j);
@@ -147,8 +148,12 @@ bool runtime::carry_through(job& j) {
   for (index r = 0; r < j.ranks; ++r) {
     auto& u = updates[static_cast<std::size_t>(r)];
     if (u == update::done) continue;
-    apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
-                j.optimizer_step, on);
+    try {
+      apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
+                  j.optimizer_step, on);
+    } catch (const error&) {  // not finite, as on its own rank
+      return false;
+    }
     u = update::done;
   }
   return true;

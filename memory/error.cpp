@@ -21,6 +21,8 @@ std::string_view to_string(errc code) {
       return "rank late";
     case errc::actor_lost:
       return "actor lost";
+    case errc::half_updated:
+      return "half updated";
     case errc::internal:
       return "internal failure";
     case errc::cancelled:

@@ -201,7 +201,9 @@ class training_run {
 
   /// The parameters are those of the last committed step: worth a save, whatever ended the run.
   [[noreturn]] void save_before_ending(train_folder& folder, const error& cause) {
-    if (saved_step_ != at_.step && at_.step > 0) {
+    // Weights that an update left half-way are of no step.
+    const bool whole = cause.code() != errc::half_updated;
+    if (whole && saved_step_ != at_.step && at_.step > 0) {
       try {
         save(folder);
       } catch (const error& second) {
