@@ -303,17 +303,13 @@ void layer::submit_part(const work_ptr& w, bool meets) {
 
   std::optional<std::size_t> takes, gives;
   if (w->taken) takes = exchange_after(w->order, part - 1, segments);
-  if (meets) {
-    gives = exchange_after(w->order, part, segments);
-    w->to_give = parts_.staging->take(
-        program.given_floats(*gives, w->way, w->request.pass->whole.count(), parts_.at));
-  }
+  if (meets) gives = exchange_after(w->order, part, segments);
 
   auto op = std::make_shared<operation>();
   op->name = segments[s].name.data();
   op->detail = to_string(w->request.entry.what).data();
   op->entry = w->request.entry;
-  op->run = [w, &program, s, part, last, takes, gives,
+  op->run = [w, &program, s, part, last, takes, gives, staging = parts_.staging, at = parts_.at,
              taken = std::exchange(w->taken, nullptr)](kernels::executor& on) mutable {
     if (w->request.pass->skipped()) return;
     models::layer_pass& p = w->live();
@@ -329,7 +325,11 @@ void layer::submit_part(const work_ptr& w, bool meets) {
       program.forward(s, p);
     else
       program.backward(s, p);
-    if (gives) w->given_floats = program.give(*gives, w->way, p, w->to_give->floats());
+    if (gives) {
+      // Taken here and not at submission: of all entries that are submitted ahead, only one gives at a time.
+      w->to_give = staging->take(program.given_floats(*gives, w->way, p.whole.count(), at));
+      w->given_floats = program.give(*gives, w->way, p, w->to_give->floats());
+    }
     if (last && w->after) w->after(p);
   };
   tell(parts_.lane, submit_operation{{},

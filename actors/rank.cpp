@@ -212,11 +212,11 @@ void rank::head(index number) {
       score_slice(*p, on);
       finish_head(*p, what, on);
     });
-  const auto given = parts_.staging->take(score_floats(pass_->positions.count()));
-  heads_[number] = {pass_, given};
-  submit(number, 0, false, [p = pass_, given](kernels::executor& on) {
-    score_slice(*p, on);
-    give_scores(*p, given->floats());
+  const auto h = heads_[number] = std::make_shared<shared_head>(shared_head{pass_, nullptr});
+  submit(number, 0, false, [h, staging = parts_.staging](kernels::executor& on) {
+    score_slice(*h->pass, on);
+    h->given = staging->take(score_floats(h->pass->positions.count()));
+    give_scores(*h->pass, h->given->floats());
   });
 }
 
@@ -268,7 +268,7 @@ void rank::entry_finished(const entry_done& m) {
 void rank::operation_finished(const operation_done& m) {
   if (!job_ || m.job_number != job_->number) return;
   if (m.last) return finish_entry(m.entry);
-  shared_head& h = heads_.at(m.entry);
+  shared_head& h = *heads_.at(m.entry);
   const auto floats =
       h.given->floats().first(static_cast<std::size_t>(score_floats(h.pass->positions.count())));
   given_data given{std::exchange(h.given, nullptr), std::as_bytes(floats)};
@@ -287,7 +287,7 @@ void rank::take_exchanged(const exchanged& m) {
   const auto it = heads_.find(m.key.entry);
   const verb what = job_->plan.entries[static_cast<std::size_t>(m.key.entry)].what;
   submit(m.key.entry, m.key.part + 1, true,
-         [p = it->second.pass, taken = m.given, what](kernels::executor& on) mutable {
+         [p = it->second->pass, taken = m.given, what](kernels::executor& on) mutable {
            std::vector<std::span<const float>> given;
            for (const given_data& g : *taken) given.push_back(g.as<float>());
            take_scores(*p, given);

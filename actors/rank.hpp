@@ -82,9 +82,9 @@ class rank : public actor_base<messages::rank_actor> {
   // Heads whose log-probabilities are on their way to the other ranks, by entry.
   struct shared_head {
     messages::token_pass_ptr pass;
-    std::shared_ptr<memory::buffer> given;
+    std::shared_ptr<memory::buffer> given;  // written by its operation
   };
-  std::map<index, shared_head> heads_;
+  std::map<index, std::shared_ptr<shared_head>> heads_;
   std::shared_ptr<messages::workspace> space_;
   workspace_sizes space_sizes_;
 };
