@@ -54,7 +54,7 @@ job_ptr make_job(const job_origin& from, const char* name, const models::group& 
 }
 
 job_ptr make_step_job(const job_origin& from, const models::group& g, const step_settings& s,
-                      const std::vector<std::span<float>>& gradients) {
+                      const rank_gradients& gradients) {
   const models::language_model& model = *from.model;
   if (!model.parameters()->trains())
     fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");

@@ -18,10 +18,9 @@ struct job_origin {
 /// take.
 messages::job_ptr make_job(const job_origin& from, const char* name, const models::group& g);
 
-/// One transaction on one group. gradients: by rank. If the group has nothing to learn from, replayed_responses and
+/// One transaction on one group. If the group has nothing to learn from, replayed_responses and
 /// schedule are empty.
 messages::job_ptr make_step_job(const job_origin& from, const models::group& g,
-                                const step_settings& s,
-                                const std::vector<std::span<float>>& gradients);
+                                const step_settings& s, const messages::rank_gradients& gradients);
 
 }  // namespace longstraw::actors

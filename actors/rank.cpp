@@ -224,7 +224,7 @@ void rank::embed_backward(index number) {
   submit(number, 0, true, [p = pass_](kernels::executor& on) {
     if (p->positions.count() > 0)
       p->of->model->embed_backward(p->d_hidden, p->ids,
-                                   p->of->gradients[static_cast<std::size_t>(p->at.rank)], on);
+                                   (*p->of->gradients)[static_cast<std::size_t>(p->at.rank)], on);
     if (p->at.rank == 0 && p->response >= 0)
       p->of->results[static_cast<std::size_t>(p->response)].replayed = true;
   });

@@ -152,8 +152,7 @@ job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_p
 job_origin runtime::origin() const { return {options_, model_, ++jobs_, policy_version_}; }
 
 job_ptr runtime::make_step(const models::group& g, const step_settings& s) const {
-  return make_step_job(origin(), g, s,
-                       actors_ ? actors_->graph.gradients() : std::vector<std::span<float>>{});
+  return make_step_job(origin(), g, s, actors_ ? actors_->graph.gradients() : rank_gradients{});
 }
 
 memory_plan runtime::step_plan(const models::group& g, const step_settings& s) const {

@@ -76,7 +76,8 @@ simulation_plan plan_of_seed(std::uint64_t seed);
 std::string to_string(const simulation_plan& p);
 
 /// Messages whose loss must end in a deadline. Not: run_job, since nobody but the program knows of the job; return_pages,
-/// since nobody can know of the lease; answers, whose askers have deadlines of their own.
+/// since nobody can know of the lease; run_next_operation, which an actor tells itself at once; answers, whose askers have
+/// deadlines of their own.
 bool may_be_lost(const std::string& message);
 
 }  // namespace longstraw::testing

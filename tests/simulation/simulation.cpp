@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <optional>
 
@@ -31,7 +32,7 @@ constexpr std::chrono::seconds stalled_max{
 /// Every message passes here just before it is handled.
 class message_log : public actors::message_faults {
  public:
-  explicit message_log(const simulation_plan& plan) : plan_(plan) {}
+  message_log(const simulation_plan& plan, bool print) : plan_(plan), print_(print) {}
 
   bool armed = false;  ///< the trouble belongs to the job that runs
   bool fired = false;
@@ -41,14 +42,17 @@ class message_log : public actors::message_faults {
 
   verdict before(const std::string& actor, const char* message) override {
     const std::string name = message;
-    last_[static_cast<std::size_t>(count_++) % last_.size()] = {actor, name};
     mix(actor);
     mix(name);
     const verdict v = decide(actor, name);
-    if (v == verdict::drop)
-      last_[static_cast<std::size_t>(count_ - 1) % last_.size()].second += " (lost)";
-    if (v == verdict::die)
-      last_[static_cast<std::size_t>(count_ - 1) % last_.size()].second += " (dies)";
+    auto& [who, what] = last_[static_cast<std::size_t>(count_) % last_.size()];
+    who = actor;
+    what = name + (v == verdict::drop ? " (lost)" : v == verdict::die ? " (dies)" : "");
+    if (print_) {
+      fmt::print("  {:6} {:20} {}\n", count_, who, what);
+      std::fflush(stdout);
+    }
+    ++count_;
     if (v == verdict::deliver && on_delivery) on_delivery(actor, name);
     return v;
   }
@@ -86,6 +90,7 @@ class message_log : public actors::message_faults {
   }
 
   const simulation_plan& plan_;
+  const bool print_;
   index matching_ = 0;
   std::array<std::pair<std::string, std::string>, 50> last_;
   std::int64_t count_ = 0;
@@ -267,13 +272,13 @@ class transaction_watch {
 
 class simulation {
  public:
-  explicit simulation(const simulation_plan& plan)
+  simulation(const simulation_plan& plan, bool print)
       : plan_(plan),
         store_budget_(memory::budget::make(0)),
         probe_(std::make_shared<layer_probe>()),
         model_(make_counting_model(plan.layers, *store_budget_, probe_)),
         watch_(*model_, *store_budget_),
-        log_(std::make_shared<message_log>(plan)) {
+        log_(std::make_shared<message_log>(plan, print)) {
     options_.ranks = plan.ranks;
     options_.chunk_tokens = plan.chunk_tokens;
     options_.page_tokens = plan.page_tokens;
@@ -340,12 +345,12 @@ class simulation {
     actors::step_settings settings = shape.settings;
     settings.optimizer_step = probe_->version + 1;
     return actors::make_step_job({options_, model_, n + 1, probe_->version}, shape.group, settings,
-                                 graph_ ? graph_->gradients() : std::vector<std::span<float>>{});
+                                 graph_ ? graph_->gradients() : rank_gradients{});
   }
 
   // -- running
 
-  bool armed(int n) const { return plan_.in_job == n; }
+  bool armed(int n) const { return plan_.in_job == n || plan_.what == trouble::short_of_memory; }
 
   void run_job(int n) {
     job_ = make(n);
@@ -646,6 +651,8 @@ class simulation {
 
 }  // namespace
 
-simulation_result simulate(const simulation_plan& plan) { return simulation(plan).run(); }
+simulation_result simulate(const simulation_plan& plan, bool print) {
+  return simulation(plan, print).run();
+}
 
 }  // namespace longstraw::testing

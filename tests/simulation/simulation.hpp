@@ -20,6 +20,7 @@ struct simulation_result {
   std::string sentence;  ///< of the last failed job
 };
 
-simulation_result simulate(const simulation_plan& plan);
+/// print: every message, as it is handled.
+simulation_result simulate(const simulation_plan& plan, bool print = false);
 
 }  // namespace longstraw::testing

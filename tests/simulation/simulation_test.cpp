@@ -1,6 +1,6 @@
 // The whole protocol under thousands of seeds, each a shape, an order of messages and a trouble of its own.
 //
-//   LONGSTRAW_SIM_SEED=N    run that seed alone
+//   LONGSTRAW_SIM_SEED=N    run that seed alone and print its messages as they are handled
 //   LONGSTRAW_SIM_SEEDS=N   so many seeds in each of the parts
 
 #include "simulation.hpp"
@@ -35,8 +35,9 @@ void run_part(std::uint64_t part) {
   if (const auto alone = number_of("LONGSTRAW_SIM_SEED")) {
     if (part != 0) return;
     const simulation_plan plan = plan_of_seed(*alone);
-    const simulation_result result = simulate(plan);
-    fmt::print("{}", report(plan, result));
+    fmt::print("{}\n", to_string(plan));
+    const simulation_result result = simulate(plan, true);
+    fmt::print("last job failure: {}\nviolation: {}\n", result.sentence, result.violation);
     CHECK(result.violation == "");
     return;
   }
@@ -44,6 +45,7 @@ void run_part(std::uint64_t part) {
   const std::uint64_t count = number_of("LONGSTRAW_SIM_SEEDS").value_or(seeds_of_a_part);
   for (std::uint64_t seed = part * 1'000'000; seed < part * 1'000'000 + count; ++seed) {
     const simulation_plan plan = plan_of_seed(seed);
+    INFO("LONGSTRAW_SIM_SEED=" << seed);  // seen if the process ends in it
     const simulation_result result = simulate(plan);
     if (!result.violation.empty()) FAIL_CHECK(report(plan, result));
     seen["messages"] += static_cast<int>(result.messages);
