@@ -315,7 +315,7 @@ void layer::submit_part(const work_ptr& w, bool meets) {
   op->name = segments[s].name.data();
   op->detail = to_string(w->request.entry.what).data();
   op->entry = w->request.entry;
-  op->run = [w, &program, s, part, last, takes, gives, staging = parts_.staging, at = parts_.at,
+  op->run = [w, &program, s, part, last, takes, gives, staging = parts_.staging,
              taken = std::exchange(w->taken, nullptr)](kernels::executor& on) mutable {
     if (w->request.pass->skipped()) return;
     models::layer_pass& p = w->live();
@@ -332,8 +332,7 @@ void layer::submit_part(const work_ptr& w, bool meets) {
     else
       program.backward(s, p);
     if (gives) {
-      // Taken here and not at submission: of all entries that are submitted ahead, only one gives at a time.
-      w->to_give = staging->take(program.given_floats(*gives, w->way, p.whole.count(), at));
+      w->to_give = staging->take(program.given_floats(*gives, w->way, p.whole.count(), p.at));
       w->given_floats = program.give(*gives, w->way, p, w->to_give->floats());
     }
     if (last && w->after) w->after(p);

@@ -111,9 +111,11 @@ index staging_floats(const job& j, const models::rank_share& at) {
   }
   for (index l = 0; l < j.model->layer_count(); ++l) {
     const models::layer_program& program = j.model->layer(l);
-    for (std::size_t s = 0; s < program.segments().size(); ++s)
+    for (std::size_t s = 0; s < program.segments().size(); ++s) {
+      if (program.segments()[s].after == models::exchange::none) continue;
       for (const auto way : {models::direction::forward, models::direction::backward})
         largest = std::max(largest, program.given_floats(s, way, longest, at));
+    }
   }
   return buffers * largest;
 }

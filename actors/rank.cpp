@@ -212,11 +212,13 @@ void rank::head(index number) {
       score_slice(*p, on);
       finish_head(*p, what, on);
     });
-  const auto h = heads_[number] = std::make_shared<shared_head>(shared_head{pass_, nullptr});
-  submit(number, 0, false, [h, staging = parts_.staging](kernels::executor& on) {
-    score_slice(*h->pass, on);
-    h->given = staging->take(score_floats(h->pass->positions.count()));
-    give_scores(*h->pass, h->given->floats());
+  const auto shared = std::make_shared<shared_head>(shared_head{pass_, nullptr});
+  heads_[number] = shared;
+  submit(number, 0, false, [shared, staging = parts_.staging](kernels::executor& on) {
+    token_pass& p = *shared->pass;
+    score_slice(p, on);
+    shared->given = staging->take(score_floats(p.positions.count()));
+    give_scores(p, shared->given->floats());
   });
 }
 

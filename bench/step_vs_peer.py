@@ -203,11 +203,11 @@ class Bench:
             "logps": read_float_tensor(os.path.join(out, "logprobs.safetensors"), "logps"),
         }
 
-    def peer_step(self, folder, data, threads, repeat, *options):
+    def peer_step(self, folder, data, threads, repeat, *options, mode="frozen-serial"):
         logps = os.path.join(self.work, "peer-logps.json")
         script = os.path.join(self.a.peer, "hf_grpo.py")
         command = [self.a.peer_python, script, "--model", folder, "--data", data, "--threads", str(threads)]
-        command += ["--mode", "frozen-serial", "--repeat", str(repeat), "--dump-logps", logps, *options]
+        command += ["--mode", mode, "--repeat", str(repeat), "--dump-logps", logps, *options]
         stdout, _, others = run(command)
         r = json.loads(stdout.strip().splitlines()[-1])
         with open(logps) as f:
@@ -317,18 +317,91 @@ class Bench:
         self.write(line)
         print(json.dumps(line, indent=1), flush=True)
 
-    def memory(self):
-        """Named peak by group size, and by prompt length."""
-        for model, prompts, groups in (("qwen35-bench-s", (4096, 16384, 32768), (2, 8)), ("qwen35-bench-m", (2048,), (2, 8))):
+    def full(self, threads):
+        """The exact gradient: ours beside every exact mode of the peer. A conventional step is serial in the responses, so
+        it runs with one response, and its time is counted G times."""
+        a = self.a
+        model, prompt = CONFIGURATIONS["s16384"]
+        folder, config = self.model(model)
+        peer_data, our_data = self.data(config, prompt, a.response, a.group)
+        peer_one, our_one = self.data(config, prompt, a.response, 1)
+        full = ("--gradient", "full")
+        kinds = {
+            "ours": lambda: self.ours(folder, our_data, threads, *full),
+            "peer, shared-prefix": lambda: self.peer_step(folder, peer_data, threads, 1, mode="shared-prefix"),
+            "peer, shared-prefix, medium": lambda: self.peer_step(
+                folder, peer_data, threads, 1, "--matmul", "medium", mode="shared-prefix"),
+            "peer, shared-prefix-ckpt": lambda: self.peer_step(folder, peer_data, threads, 1, mode="shared-prefix-ckpt"),
+            "ours, checkpoint layer": lambda: self.ours(folder, our_data, threads, *full, "--checkpoint", "layer"),
+            "ours, frozen": lambda: self.ours(folder, our_data, threads),
+            "ours, one response": lambda: self.ours(folder, our_one, threads, *full),
+            "peer, conventional, one response": lambda: self.peer_step(folder, peer_one, threads, 1, mode="conventional"),
+            "peer, conventional-ckpt, one response": lambda: self.peer_step(
+                folder, peer_one, threads, 1, mode="conventional-ckpt"),
+        }
+        runs = {kind: [] for kind in kinds}
+        for turn in range(a.rounds):
+            for kind, call in kinds.items():
+                if "conventional" in kind and turn > 0:
+                    continue
+                r = call()
+                runs[kind].append(r)
+                if "frozen" not in kind and "one" not in kind and kind != "ours":
+                    self.check(kind, runs["ours"][-1], r)
+                if "conventional" in kind:
+                    self.check(kind, runs["ours, one response"][-1], r)
+                line = {k: v for k, v in r.items() if k != "logps"}
+                self.write({"kind": "run", "config": "s16384 full", "threads": threads, "round": turn, "who": kind, **line})
+                print(f"full t{threads} {kind:38s} cpu {r['cpu_s']:7.3f} wall {r['wall_s']:7.3f} others {r['others']:.2f}", flush=True)
+        cpu = {k: statistics.median(r["cpu_s"] for r in v) for k, v in runs.items()}
+        peak = {k: round(min(r["process_peak_bytes"] for r in v) / 2**20) for k, v in runs.items()}
+        line = {"kind": "full", "config": "s16384", "threads": threads, "rounds": a.rounds, "P": prompt, "R": a.response, "G": a.group,
+                "cpu_s": {k: round(v, 3) for k, v in cpu.items()}, "process_peak_mib": peak,
+                "peak_by_name": {k: runs[k][0]["peak_by_name"] for k in ("ours", "ours, checkpoint layer", "ours, frozen")},
+                "to_fastest_exact": round(min(v for k, v in cpu.items() if "shared" in k) / cpu["ours"], 2),
+                "to_conventional": round(
+                    a.group * min(v for k, v in cpu.items() if "conventional" in k) / cpu["ours"], 1),
+                "to_own_frozen": round(cpu["ours"] / cpu["ours, frozen"], 2),
+                "peak_to_leanest": round(peak["ours"] / min(v for k, v in peak.items() if k.startswith("peer")), 3)}
+        self.write(line)
+        print(json.dumps(line, indent=1), flush=True)
+
+    def ranks(self):
+        """Two ranks of one thread beside one rank of two, elapsed time: what exchanges and their waits cost."""
+        for name, options in (("s4096", ()), ("s16384", ()), ("m2048", ()), ("s4096", ("--gradient", "full"))):
+            model, prompt = CONFIGURATIONS[name]
             folder, config = self.model(model)
-            for prompt in prompts:
-                for group in groups if prompt < 32768 else (2,):
-                    _, data = self.data(config, prompt, self.a.response, group)
-                    r = self.ours(folder, data, 1)
-                    line = {"kind": "memory", "model": model, "P": prompt, "G": group}
-                    line.update({k: r[k] for k in ("peak_bytes", "process_peak_bytes", "peak_by_name")})
-                    self.write(line)
-                    print(f"{model} P={prompt} G={group} peak {r['peak_bytes'] / 2**20:.2f} MiB", flush=True)
+            _, data = self.data(config, prompt, self.a.response, self.a.group)
+            runs = {1: [], 2: []}
+            for _ in range(self.a.rounds):
+                runs[1].append(self.ours(folder, data, 2, *options))
+                runs[2].append(self.ours(folder, data, 1, "--ranks", "2", *options))
+                self.check(f"{name} on two ranks", runs[1][-1], runs[2][-1])
+            wall = {k: min(r["wall_s"] for r in v) for k, v in runs.items()}
+            line = {"kind": "ranks", "config": name, "options": list(options), "wall_s_one_rank": round(wall[1], 4),
+                    "wall_s_two_ranks": round(wall[2], 4), "speed": round(wall[1] / wall[2], 3),
+                    "cpu_s": {k: min(r["cpu_s"] for r in v) for k, v in runs.items()},
+                    "others": max(r["others"] for v in runs.values() for r in v),
+                    "peak_by_name": runs[2][0]["peak_by_name"]}
+            self.write(line)
+            print(json.dumps(line), flush=True)
+
+    def memory(self):
+        """Named peak by group size and by prompt length, in both gradient modes."""
+        shapes = [("qwen35-bench-s", 4096, g) for g in (2, 4, 8, 32)]
+        shapes += [("qwen35-bench-s", p, 2) for p in (8192, 16384, 32768)]
+        shapes += [("qwen35-bench-m", 2048, g) for g in (2, 8)]
+        for gradient in ("frozen", "full"):
+            for model, prompt, group in shapes:
+                if gradient == "full" and prompt > 16384:
+                    continue
+                folder, config = self.model(model)
+                _, data = self.data(config, prompt, self.a.response, group)
+                r = self.ours(folder, data, 1, "--gradient", gradient)
+                line = {"kind": "memory", "model": model, "gradient": gradient, "P": prompt, "G": group}
+                line.update({k: r[k] for k in ("peak_bytes", "process_peak_bytes", "peak_by_name")})
+                self.write(line)
+                print(f"{model} {gradient} P={prompt} G={group} peak {r['peak_bytes'] / 2**20:.2f} MiB", flush=True)
 
     def overhead(self):
         """What the lane waits between operations, and what tracing costs."""
@@ -392,8 +465,8 @@ def main():
     ap.add_argument("--response", type=int, default=64)
     ap.add_argument("--group", type=int, default=8)
     ap.add_argument("--logp-bound", type=float, default=5e-5)
-    ap.add_argument("--parts", nargs="*", default=["step", "memory", "overhead", "speeds"],
-                    choices=["step", "memory", "overhead", "speeds"])
+    ap.add_argument("--parts", nargs="*", default=["step", "full", "ranks", "memory", "overhead", "speeds"],
+                    choices=["step", "full", "ranks", "memory", "overhead", "speeds"])
     a = ap.parse_args()
     with tempfile.TemporaryDirectory() as work:
         bench = Bench(a, work)
@@ -401,6 +474,10 @@ def main():
             for name in a.configs:
                 if "step" in a.parts:
                     bench.compare(name, threads)
+        if "full" in a.parts:
+            bench.full(a.threads[0])
+        if "ranks" in a.parts:
+            bench.ranks()
         if "memory" in a.parts:
             bench.memory()
         if "overhead" in a.parts:

@@ -63,6 +63,8 @@ enum class checkpointing : std::uint8_t {
   layer,  ///< the layer's input; the rest is rebuilt by another forward just before backward
 };
 
+std::string_view to_string(checkpointing c);
+
 /// Prompt tokens 0 .. prompt_tokens - 2 by chunks, each through all layers (chunk-major). The last
 /// layer computes only its state.
 void add_capture(schedule& s, index prompt_tokens, index chunk_tokens, index layers);

@@ -1,6 +1,6 @@
 #pragma once
-// What exchanges are made of. A rank gives matrices one behind the other; every rank takes its part of each, in the same
-// order. Tokens and heads are split as rank_share says.
+// What exchanges are made of. A rank gives matrices one behind the other; every rank takes its part
+// of each, in the same order. Tokens and heads are split as rank_share says.
 
 #include <longstraw/models/layer_program.hpp>
 #include <longstraw/models/workspace.hpp>

@@ -38,12 +38,14 @@ class gated_delta_layer final : public layer_program {
             std::span<const std::span<const float>> given) const override;
 
  private:
-  /// What the convolution and the gates read of some heads: key heads, and the value heads that read them.
+  /// What the convolution and the gates read of some heads: key heads, and the value heads that
+  /// read them.
   struct head_inputs {
     mat qkv;   ///< [tokens, q | k | v]
     mat b, a;  ///< [tokens, value heads]
   };
-  /// The parts of layer_pass::activations. tokens: of this rank; all: of all ranks; own: of this rank's heads.
+  /// The parts of layer_pass::activations. tokens: of this rank; all: of all ranks; own: of this
+  /// rank's heads.
   struct views {
     mat input;                      ///< [tokens, hidden] kept
     mat rstd;                       ///< [tokens, 1] kept
@@ -56,16 +58,16 @@ class gated_delta_layer final : public layer_program {
     mat out_rstd;                   ///< [tokens, value_heads] kept
     std::span<float> chunk_states;  ///< of own heads, kept
     mat tail;  ///< [kernel - 1, own channels] kept: the convolution's tail before the pass
-    std::span<float>
-        state;  ///< of own heads: the running state; in backward its gradient, if the caller has none
+    /// Of own heads: the running state; in backward its gradient, if the caller has none.
+    std::span<float> state;
     feed_forward_pass ffn;
     // Over the memory of ffn.gate_up and ffn.scratch: before them in forward, after them in
     // backward.
     mat d_projected;  ///< like projected, whose memory it is on several ranks
     mat d_out;        ///< like out
-    std::span<float>
-        work;  ///< normed input, gated output [tokens, hidden or value_floats], or gradient of own
-               ///< q | k | v [all, own channels]
+    /// Normed input or gated output [tokens, hidden or value_floats], or gradient of own q | k | v
+    /// [all, own channels].
+    std::span<float> work;
     mat d_g, d_beta;         ///< [all, own value_heads]
     mat d_tail;              ///< [kernel - 1, own channels]
     head_inputs d_in;        ///< like in; on one rank parts of `d_projected`
@@ -74,7 +76,6 @@ class gated_delta_layer final : public layer_program {
   views carve(carver& from, index tokens, index all_tokens, const rank_share& at) const;
   views carve(const layer_pass& pass) const;
 
-  index key_floats() const { return dims_.key_heads * dims_.key_dim; }
   index value_floats() const { return dims_.value_heads * dims_.value_dim; }
   index channels() const { return channels_of(dims_); }
   static index channels_of(const kernels::gated_delta_dims& n) {

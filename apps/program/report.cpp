@@ -75,6 +75,8 @@ json as_json(const step_report& r) {
       {"ratio_max", o.ratio_max},
       {"entropy", o.entropy},
       {"gradient", messages::to_string(r.settings.gradient)},
+      {"checkpoint", messages::to_string(r.settings.checkpoint)},
+      {"ranks", r.machine.ranks},
       {"threads", r.machine.threads()},
       {"seed", r.seed},
       {"chunk_tokens", r.machine.chunk_tokens},

@@ -48,24 +48,27 @@ double largest_difference(const std::vector<float>& got, const std::vector<doubl
   return largest;
 }
 
-void check_gradients(const fs::path& file, const golden_case& c) {
+void check_gradients(const fs::path& file, const golden_case& c,
+                     const std::string& mode = "frozen") {
   const models::safetensors_file got(file);
-  CHECK(got.tensors().size() == c.grads_frozen.size());
+  const auto& expected_gradients = mode == "full" ? c.grads_full : c.grads_frozen;
+  CHECK(got.tensors().size() == expected_gradients.size());
   for (const auto& [name, info] : got.tensors()) {
     INFO(name);
     CHECK(info.type == models::dtype::f32);
     const std::string expected = c.expected_name(name);
     const auto gradient = values(file, name);
-    const auto bound = c.bound("grads_frozen_rel", expected);
+    const auto bound = c.bound("grads_" + mode + "_rel", expected);
     if (bound)
-      CHECK(relative_error(gradient, c.grads_frozen.at(expected)) <= *bound);
+      CHECK(relative_error(gradient, expected_gradients.at(expected)) <= *bound);
     else
       CHECK(std::all_of(gradient.begin(), gradient.end(), [](float v) { return v == 0; }));
   }
 }
 
-void check_update(const fs::path& model, const case_paths& at, const golden_case& c) {
-  const models::safetensors_file after(at.expected / "after_step_frozen.safetensors");
+void check_update(const fs::path& model, const case_paths& at, const golden_case& c,
+                  const std::string& mode) {
+  const models::safetensors_file after(at.expected / ("after_step_" + mode + ".safetensors"));
   const models::checkpoint written(model);
   const models::parameter_store store(written.layout(), models::parameter_use::forward,
                                       *memory::budget::make(0));
@@ -82,7 +85,7 @@ void check_update(const fs::path& model, const case_paths& at, const golden_case
   }
   const auto& bound = c.about.at("tolerance").at("update_rel");
   CHECK(std::sqrt(difference / moved) <=
-        (bound.is_object() ? bound.at("frozen").get<double>() : bound.get<double>()));
+        (bound.is_object() ? bound.at(mode).get<double>() : bound.get<double>()));
 }
 
 }  // namespace
@@ -90,11 +93,13 @@ void check_update(const fs::path& model, const case_paths& at, const golden_case
 TEST_CASE("a step through the program reproduces a golden case", "[program][parity]") {
   const std::string name = GENERATE("qwen35-tiny", "qwen35-8l", "qwen35-multimodal-prefix",
                                     "qwen3-dense-tiny", "llama-tiny");
-  INFO(name);
+  const std::string mode = GENERATE("frozen", "full");
+  const std::string ranks = GENERATE("1", "3");
+  INFO(name << " " << mode << " on " << ranks << " ranks");
   const case_paths at(name);
   const golden_case c = load_golden(name);
   const temporary_folder folder;
-  succeeds(at.step(folder / "out"));
+  succeeds(at.step(folder / "out", {"--gradient", mode, "--ranks", ranks, "--chunk-tokens", "64"}));
   const fs::path out = folder / "out";
   const auto tolerance = c.about.at("tolerance");
 
@@ -103,11 +108,11 @@ TEST_CASE("a step through the program reproduces a golden case", "[program][pari
   CHECK(largest_difference(values(out / "logprobs.safetensors", "entropies"),
                            c.expected.at("entropies")) <=
         tolerance.at("entropies_abs").get<double>());
-  check_gradients(out / "gradients.safetensors", c);
-  check_update(out / "model", at, c);
+  check_gradients(out / "gradients.safetensors", c, mode);
+  check_update(out / "model", at, c, mode);
 
   const auto report = json_file(out / "report.json");
-  const double norm = c.about.at("step").at("frozen").at("grad_norm");
+  const double norm = c.about.at("step").at(mode).at("grad_norm");
   CHECK(std::abs(report.at("grad_norm").get<double>() - norm) <= 1e-4 * norm);
   CHECK(report.at("committed") == true);
   CHECK(report.at("skipped") == false);

@@ -115,6 +115,41 @@ TEST_CASE("attention: a page holds keys, then values, by head; slots beyond are 
   }
 }
 
+TEST_CASE("attention: a page may hold several runs of tokens, each from a slot of its own",
+          "[models]") {
+  const auto c = attention_config();
+  layer_bench dense(c, {0, 8}), apart(c, {0, 8});
+  guarded dense_page(dense.page_floats(8)), apart_page(dense.page_floats(11));
+  std::vector<float> dense_gradient(static_cast<std::size_t>(dense.page_floats(8)));
+  std::vector<float> apart_gradient(static_cast<std::size_t>(dense.page_floats(11)));
+  const auto dense_run = [&](float* page) {
+    return std::vector<models::state_page>{{page, 8, 8, 0}};
+  };
+  const auto apart_runs = [&](float* page) {  // slots 0 and 6 stay free
+    return std::vector<models::state_page>{{page, 11, 5, 0, 1}, {page, 11, 3, 5, 7}};
+  };
+  const auto run = [](layer_bench& bench, const std::vector<models::state_page>& pages,
+                      const std::vector<models::state_page>& gradients) {
+    bench.pass.pages = pages;
+    bench.pass.page_gradients = gradients;
+    bench.pass.writes_pages = true;
+    bench.forward();
+    bench.backward();
+  };
+  run(dense, dense_run(dense_page.data()), dense_run(dense_gradient.data()));
+  run(apart, apart_runs(apart_page.data()), apart_runs(apart_gradient.data()));
+  CHECK(same_bits(apart.hidden.values(), dense.hidden.values()));
+  CHECK(same_bits(apart.d_hidden.values(), dense.d_hidden.values()));
+  for (index part = 0; part < 2 * c.kv_heads; ++part)
+    for (index slot = 0; slot < 11; ++slot) {
+      const bool free = slot == 0 || slot == 6 || slot > 9;
+      CHECK(std::isnan(apart_page.data()[(part * 11 + slot) * c.head_dim]) == free);
+      const float gradient =
+          apart_gradient[static_cast<std::size_t>((part * 11 + slot) * c.head_dim)];
+      CHECK((gradient == 0) == free);
+    }
+}
+
 TEST_CASE("attention: the state alone is the same state, and its gradient that of the state",
           "[models]") {
   const auto c = attention_config();

@@ -1,6 +1,7 @@
 // The programs as a whole model: against the double reference, and against themselves in other
 // cuts.
 
+#include "../../../apps/01_hello_step/mixing_layer.hpp"
 #include "support/model_parity.hpp"
 
 #include <longstraw/kernels/head.hpp>
@@ -198,6 +199,46 @@ TEST_CASE("a model of the caller's own layer programs runs them in their order",
   }
   CHECK(relative_error(logits[1], logits[0]) < 1e-4);
   CHECK(logits[1] != logits[0]);
+}
+
+TEST_CASE("the sample's layer gives the gradient of one long pass through its state", "[models]") {
+  models::model_config config;
+  config.vocabulary = 30;
+  config.hidden_size = 12;
+  config.tied_embeddings = true;
+  config.rotary.width = 2;
+  models::parameter_layout layout;
+  layout.add("model.embed_tokens.weight", {config.vocabulary, config.hidden_size});
+  layout.add("mix.weight", {config.hidden_size, config.hidden_size});
+  layout.add("model.norm.weight", {config.hidden_size});
+  const auto budget = memory::budget::make(0);
+  const auto store =
+      std::make_shared<models::parameter_store>(layout, models::parameter_use::train, *budget);
+  const auto weights = random_values<float>(layout.total(), 41, 0.5);
+  std::copy(weights.begin(), weights.end(), store->weights().begin());
+  std::vector<std::unique_ptr<models::layer_program>> layers;
+  for (int l = 0; l < 2; ++l)
+    layers.push_back(std::make_unique<mixing_layer>(models::matrix_of(*store, "mix.weight")));
+  const language_model model(config, store, std::move(layers));
+  REQUIRE(model.layer(0).gives_state_gradient());
+
+  const step_case c = random_step(20, {6, 3}, config.vocabulary, 42);
+  model_driver driver(model, 4, 7);
+  driver_state state = driver.capture(c.captured());
+  for (std::size_t r = 0; r < c.responses.size(); ++r)
+    driver.replay(state, c.suffix(r), c.responses[r], c.d_logps[r], true);
+  driver.sweep(state, c.captured());
+  const std::vector<float> swept(store->gradients().begin(), store->gradients().end());
+
+  std::fill(store->gradients().begin(), store->gradients().end(), 0.0f);
+  for (std::size_t r = 0; r < c.responses.size(); ++r) {
+    std::vector<token_id> whole(c.captured().begin(), c.captured().end());
+    const auto suffix = c.suffix(r);
+    whole.insert(whole.end(), suffix.begin(), suffix.end());
+    driver_state empty = driver.capture({});
+    driver.replay(empty, whole, c.responses[r], c.d_logps[r], false);
+  }
+  CHECK(relative_error(swept, store->gradients()) < 1e-5);
 }
 
 }  // namespace longstraw::testing
