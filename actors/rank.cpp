@@ -55,13 +55,17 @@ void rank::run(const run_phase& m) {
 }
 
 void rank::begin_lane(index first_entry) {
+  const auto current = [this, number = job_->number, attempt = attempt_] {
+    return job_ && number == job_->number && attempt == attempt_;
+  };
   ask(parts_.lane, env.limits.operation, begin_lane_job{{}, job_->number, first_entry})
-      .then(on_answer<lane_ready>([this](const lane_ready& ready) {
-              if (!job_ || ready.job_number != job_->number) return;
+      .then(on_answer<lane_ready>([this, current](const lane_ready&) {
+              if (!current()) return;  // an answer to an attempt that was rewound meanwhile
               lane_ready_ = true;
               pump();
             }),
-            [this](const caf::error& e) {
+            [this, current](const caf::error& e) {
+              if (!current()) return;
               const error cause = from_caf(this->system(), e);
               report(cause.code(), cause.what());
             });
@@ -325,10 +329,10 @@ void rank::forget_entries() {
   lane_ready_ = false;
 }
 
-/// First the lane, which then runs nothing of before; then all layers; answered when all have answered.
+/// First the lane, which then runs nothing of before; then all layers; then the lane again, since what a layer submitted
+/// between the two waits in the lane's mailbox and holds the job's memory. Answered when all have answered.
 template <class Answer, class Question>
-caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lane_job,
-                                     index lane_entry) {
+caf::result<Answer> rank::ask_layers(Question question, Answer answer) {
   struct pending_answer {
     caf::typed_response_promise<Answer> promise;
     std::size_t left;
@@ -336,14 +340,17 @@ caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lan
   };
   auto pending = std::make_shared<pending_answer>(
       pending_answer{this->template make_response_promise<Answer>(), layers_.size(), {}});
-  const auto count = [this, pending, answer] {
+  const auto fail_all = [pending](const caf::error& e) { pending->promise.deliver(e); };
+  const auto count = [this, pending, answer, fail_all] {
     if (pending->left > 0 && --pending->left > 0) return;
-    if (failed(pending->first_failure))
-      pending->promise.deliver(pending->first_failure);
-    else
-      pending->promise.deliver(stamped(answer));
+    if (failed(pending->first_failure)) return fail_all(pending->first_failure);
+    ask(parts_.lane, env.limits.operation, begin_lane_job{})
+        .then(on_answer<lane_ready>([this, pending, answer](const lane_ready&) {
+                pending->promise.deliver(stamped(answer));
+              }),
+              fail_all);
   };
-  ask(parts_.lane, env.limits.operation, begin_lane_job{{}, lane_job, lane_entry})
+  ask(parts_.lane, env.limits.operation, begin_lane_job{})
       .then(on_answer<lane_ready>([this, pending, count, question](const lane_ready&) {
               if (layers_.empty()) return count();
               for (const layer_actor& l : layers_)
@@ -354,7 +361,7 @@ caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lan
                             count();
                           });
             }),
-            [pending](const caf::error& e) { pending->promise.deliver(e); });
+            fail_all);
   return pending->promise;
 }
 
@@ -363,13 +370,13 @@ caf::result<job_rewound> rank::rewind(const rewind_job& m) {
   if (!job_ || job_->number != m.job_number) return stamped(answer);
   forget_entries();
   attempt_ = m.attempt;
-  return ask_layers(m, answer, 0, 0);
+  return ask_layers(m, answer);
 }
 
 caf::result<job_released> rank::release(const release_job& m) {
   forget_entries();
   job_.reset();
-  return ask_layers(m, job_released{{}, m.job_number}, 0, 0);
+  return ask_layers(m, job_released{{}, m.job_number});
 }
 
 }  // namespace longstraw::actors

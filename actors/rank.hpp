@@ -57,8 +57,7 @@ class rank : public actor_base<messages::rank_actor> {
   void finish_entry(index number);
   void forget_entries();
   template <class Answer, class Question>
-  caf::result<Answer> ask_layers(Question question, Answer answer, index lane_job,
-                                 index lane_entry);
+  caf::result<Answer> ask_layers(Question question, Answer answer);
   void report(errc code, const std::string& sentence);
 
   void embed(index number, const messages::schedule_entry& e);

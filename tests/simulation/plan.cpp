@@ -9,32 +9,14 @@ namespace longstraw::testing {
 
 namespace {
 
-constexpr std::array losable{"phase_done",
-                             "response_replayed",
-                             "run_phase",
-                             "step_begun",
-                             "vote",
-                             "step_committed",
-                             "fault",
-                             "watchdog_tick",
-                             "entry_done",
-                             "entry_failed",
-                             "operation_done",
-                             "operation_failed",
-                             "exchanged",
-                             "exchange_missed",
-                             "run_entry",
-                             "submit_operation",
-                             "begin_step",
-                             "prepare_step",
-                             "commit_step",
-                             "contribute",
-                             "exchange_tick",
-                             "begin_exchanges",
-                             "run_next_operation",
-                             "flush_timeline",
-                             "cancel_job",
-                             "abort_step"};
+constexpr std::array losable{
+    "phase_done",    "response_replayed", "run_phase",      "step_begun",
+    "vote",          "step_committed",    "fault",          "watchdog_tick",
+    "entry_done",    "entry_failed",      "operation_done", "operation_failed",
+    "exchanged",     "exchange_missed",   "run_entry",      "submit_operation",
+    "begin_step",    "prepare_step",      "commit_step",    "contribute",
+    "exchange_tick", "begin_exchanges",   "flush_timeline", "cancel_job",
+    "abort_step"};
 
 constexpr std::array any_message{"begin_lane_job", "lane_ready",   "rewind_job",    "job_rewound",
                                  "release_job",    "job_released", "lease_pages",   "pages_leased",
