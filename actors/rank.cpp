@@ -267,12 +267,17 @@ void rank::finish_entry(index number) {
   pump();
 }
 
+// Between rewind_job and its answer lane and layers may still finish what belongs to the attempt that is void.
+bool rank::runs(index job_number) const {
+  return job_ && job_number == job_->number && next_ >= 0;
+}
+
 void rank::entry_finished(const entry_done& m) {
-  if (job_ && m.job_number == job_->number) finish_entry(m.number);
+  if (runs(m.job_number)) finish_entry(m.number);
 }
 
 void rank::operation_finished(const operation_done& m) {
-  if (!job_ || m.job_number != job_->number) return;
+  if (!runs(m.job_number)) return;
   if (m.last) return finish_entry(m.entry);
   shared_head& h = *heads_.at(m.entry);
   const auto floats =

@@ -54,6 +54,7 @@ class rank : public actor_base<messages::rank_actor> {
   void begin_pass(const messages::schedule_entry& e);
   using body = std::function<void(kernels::executor&)>;
   void submit(index number, index part, bool last, body run);
+  bool runs(index job_number) const;
   void finish_entry(index number);
   void forget_entries();
   template <class Answer, class Question>
