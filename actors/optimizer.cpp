@@ -20,7 +20,7 @@ optimizer::behavior_type optimizer::make_behavior() {
       on(&optimizer::begin),               // -> step_begun, later
       on(&optimizer::prepare),             // -> vote, later
       on(&optimizer::commit),              // -> step_committed, later
-      on(&optimizer::abort),               //
+      on(&optimizer::abort),               // -> step_aborted
       on(&optimizer::operation_finished),  // from the lane
       on(&optimizer::operation_broke),     // from the lane
       on(&optimizer::take_exchanged),      // from the collective
@@ -100,10 +100,12 @@ void optimizer::commit(const commit_step& m) {
          });
 }
 
-void optimizer::abort(const abort_step& m) {
-  if (!current(m.job_number)) return;
-  job_.reset();
-  stage_ = stage::idle;
+caf::result<step_aborted> optimizer::abort(const abort_step& m) {
+  if (current(m.job_number)) {
+    job_.reset();
+    stage_ = stage::idle;
+  }
+  return stamped(step_aborted{{}, parts_.at.rank, m.job_number});
 }
 
 void optimizer::operation_finished(const operation_done& m) {

@@ -56,7 +56,13 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   void prepare();
   bool try_again(errc code);
   void fail_job(errc code, const std::string& sentence);
+  void rewind();
   void release();
+  void begin_release();
+  void release_ranks();
+  template <class Answer, class Handle, class Question>
+  void ask_all(const std::vector<Handle>& all, const Question& question,
+               void (supervisor::*next)());
   void answer();
   void actor_ended(const caf::error& reason);
 
