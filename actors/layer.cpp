@@ -77,7 +77,8 @@ void layer::start_job(const run_entry& m) {
   LS_ASSERT(in_flight_.empty() && kept_.empty(),
             "a job must be released before the next one starts");
   job_number_ = of.number;
-  attempt_ = 0;
+  attempt_ =
+      m.attempt;  // not always the first: a rank may be so late that it begins with a later one
   prompt_tokens_ = static_cast<index>(of.data->prompt.size());
   rank_ = m.reply_to;
   failed_ = false;

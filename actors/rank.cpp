@@ -40,6 +40,7 @@ void rank::on_exit() {
 void rank::run(const run_phase& m) {
   supervisor_ = m.reply_to;
   phase_ = m.which;
+  attempt_ = m.attempt;
   if (job_ != m.what) {
     try {
       start_job(m.what);
@@ -73,7 +74,6 @@ void rank::begin_lane(index first_entry) {
 
 void rank::start_job(const job_ptr& of) {
   job_ = of;
-  attempt_ = 0;
   lane_ready_ = false;
   finished_.clear();
   const workspace_sizes need = workspace_of(*of, parts_.at);
@@ -119,7 +119,7 @@ void rank::issue(index number) {
     case verb::decode_layer:
     case verb::backward_layer:
       tell(layers_[static_cast<std::size_t>(e.layer)],
-           run_entry{{}, number, e, pass_, self_as<entry_listener>()});
+           run_entry{{}, attempt_, number, e, pass_, self_as<entry_listener>()});
   }
 }
 
@@ -268,9 +268,7 @@ void rank::finish_entry(index number) {
 }
 
 // Between rewind_job and its answer lane and layers may still finish what belongs to the attempt that is void.
-bool rank::runs(index job_number) const {
-  return job_ && job_number == job_->number && next_ >= 0;
-}
+bool rank::runs(index job_number) const { return job_ && job_number == job_->number && next_ >= 0; }
 
 void rank::entry_finished(const entry_done& m) {
   if (runs(m.job_number)) finish_entry(m.number);

@@ -128,7 +128,7 @@ void supervisor::start_next_phase() {
   if (next_phase_ == static_cast<int>(std::size(order_of_phases)))
     return job_->commits ? prepare() : release();
   for (const rank_actor& r : ranks_)
-    tell(r, run_phase{{}, job_, order_of_phases[next_phase_], self_as<phase_listener>()});
+    tell(r, run_phase{{}, job_, attempt_, order_of_phases[next_phase_], self_as<phase_listener>()});
 }
 
 void supervisor::phase_finished(const phase_done& m) {

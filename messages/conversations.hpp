@@ -96,6 +96,7 @@ using phase_listener = typed_actor<caf::result<void>(phase_done),
 struct run_phase {
   trace_ctx ctx;
   job_ptr what;
+  index attempt = 0;
   phase which = phase::capture;
   phase_listener reply_to;
 };
@@ -151,6 +152,7 @@ using entry_listener = typed_actor<caf::result<void>(entry_done), caf::result<vo
 /// order:   entries in order of number; the next may arrive while this one waits.
 struct run_entry {
   trace_ctx ctx;
+  index attempt = 0;
   index number = 0;
   schedule_entry entry;
   token_pass_ptr pass;

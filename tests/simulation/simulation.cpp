@@ -519,7 +519,8 @@ class simulation {
   void check_cause(bool failed) {
     const bool troubled = armed(number_);
     const bool late = troubled && (plan_.what == trouble::clock || plan_.also_clock);
-    const bool here = troubled && fired();
+    // An end at the very end of a job may be noticed in the next.
+    const bool here = (troubled || plan_.what == trouble::kill) && fired();
     if (!failed) {
       if (here && plan_.what == trouble::update)
         violate("an update that is not finite was committed");
@@ -588,6 +589,7 @@ class simulation {
 
   // SV-3: after an actor has ended, every job fails with its cause.
   void ask_the_broken() {
+    log_->armed = mixer_->armed = false;
     const int answers = view_->answers;
     const job_ptr again = make(number_);
     run_job_message(again);
