@@ -2,6 +2,7 @@
 #include <longstraw/actors/suffix_head.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace longstraw::actors {
 
@@ -246,6 +247,12 @@ void rank::sample(index number) {
     const mat logits{memory.data(), 1, config.vocabulary};
     const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
     of.model->last_logits(logits, p->hidden, memory.subspan(vocabulary), on);
+    const float* const begin = logits.data;
+    const float* const end = begin + vocabulary;
+    const float* const bad = std::find_if(begin, end, [](float z) { return !std::isfinite(z); });
+    if (bad != end)
+      fail(errc::not_finite, "the logits of token {} of sample {} of {} hold {}; nothing is chosen",
+           result.tokens.size(), p->response, of.data->name, *bad);
     const double uniform = static_cast<double>(result.random() >> 11) * 0x1p-53;
     std::vector<token_id> order;
     const token_id next =

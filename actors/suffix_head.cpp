@@ -37,6 +37,16 @@ models::head_pass head_of(token_pass& pass, kernels::executor& on) {
   return head;
 }
 
+/// What every result rests on: a NaN that goes unnoticed would be printed, or become a loss.
+void check_finite(const token_pass& pass, std::span<const float> slice, const char* what) {
+  const auto bad = std::ranges::find_if(slice, [](float v) { return !std::isfinite(v); });
+  if (bad == slice.end()) return;
+  const index token = pass.positions.begin - pass.whole.begin + (bad - slice.begin());
+  fail(errc::not_finite, "the {} of token {} of response {} of {} is {}; {}", what, token,
+       pass.response, pass.of->data->name, *bad,
+       pass.of->commits ? "nothing was committed" : "weights or data make it so");
+}
+
 }  // namespace
 
 void score_slice(token_pass& pass, kernels::executor& on) {
@@ -46,6 +56,8 @@ void score_slice(token_pass& pass, kernels::executor& on) {
   if (pass.positions.count() == 0) return;
   models::head_pass head = head_of(pass, on);
   pass.of->model->head_forward(head);
+  check_finite(pass, head.logps, "log-probability");
+  check_finite(pass, head.entropies, "entropy");
 }
 
 index score_floats(index tokens) { return 2 * tokens; }

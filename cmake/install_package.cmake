@@ -5,6 +5,8 @@ target_link_libraries(longstraw INTERFACE longstraw_actors)
 
 set(longstraw_layers memory kernels models messages actors)
 list(TRANSFORM longstraw_layers PREPEND longstraw_ OUTPUT_VARIABLE longstraw_targets)
+# Its headers lie in the folder of the models.
+list(APPEND longstraw_targets longstraw_reference)
 install(TARGETS longstraw ${longstraw_targets} EXPORT longstraw_targets)
 foreach(layer IN LISTS longstraw_layers)
   install(

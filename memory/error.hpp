@@ -21,7 +21,7 @@ enum class errc {
   bad_input = 1,  ///< a file, field or flag holds something it must not; nothing was written
   over_budget,    ///< a named arena or the total budget would be exceeded
   io_failed,      ///< reading or writing failed (no space, no permission, short read)
-  not_finite,     ///< a loss or gradient is NaN or infinite; nothing was committed
+  not_finite,     ///< a log-probability, loss or gradient is NaN or infinite; nothing was committed
   timed_out,      ///< a deadline passed
   rank_late,      ///< a rank did not reach an exchange in time; the step can be tried again
   actor_lost,     ///< an actor ended while others needed it

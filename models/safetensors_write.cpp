@@ -45,17 +45,36 @@ std::string header_of(std::span<const tensor_source* const> order,
   return text;
 }
 
-void write_data(int fd, const std::filesystem::path& path, const tensor_source& t,
-                std::uint64_t bytes) {
-  std::vector<std::byte> block(
-      static_cast<std::size_t>(std::min<std::uint64_t>(bytes, block_bytes)));
-  for (std::uint64_t at = 0; at < bytes; at += block.size()) {
-    const auto part = std::span(block).first(
-        static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), bytes - at)));
-    t.fill(at, part);
-    write_all(fd, path, part);
+/// Joins small tensors into blocks: one call of the system a block.
+class block_writer {
+ public:
+  block_writer(int fd, const std::filesystem::path& path) : fd_(fd), path_(path) {}
+
+  void add(const tensor_source& t, std::uint64_t bytes) {
+    for (std::uint64_t at = 0; at < bytes;) {
+      if (block_.size() - used_ < element_bytes_max) flush();
+      // A block that ends inside a tensor ends at the border of an element.
+      const std::uint64_t room = (block_.size() - used_) / element_bytes_max * element_bytes_max;
+      const auto part = std::span(block_).subspan(
+          used_, static_cast<std::size_t>(std::min<std::uint64_t>(room, bytes - at)));
+      t.fill(at, part);
+      used_ += part.size();
+      at += part.size();
+    }
   }
-}
+
+  void flush() {
+    write_all(fd_, path_, std::span<const std::byte>(block_).first(used_));
+    used_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t element_bytes_max = 8;
+  const int fd_;
+  const std::filesystem::path& path_;
+  std::vector<std::byte> block_ = std::vector<std::byte>(block_bytes);
+  std::size_t used_ = 0;
+};
 
 }  // namespace
 
@@ -108,8 +127,9 @@ void write_safetensors(const std::filesystem::path& path, std::span<const tensor
     const std::uint64_t header_bytes = header.size();
     write_all(file.get(), partial, std::as_bytes(std::span(&header_bytes, 1)));
     write_all(file.get(), partial, std::string_view(header));
-    for (std::size_t i = 0; i < order.size(); ++i)
-      write_data(file.get(), partial, *order[i], sizes[i]);
+    block_writer data(file.get(), partial);
+    for (std::size_t i = 0; i < order.size(); ++i) data.add(*order[i], sizes[i]);
+    data.flush();
     sync_file(file.get(), partial);
     if (::rename(partial.c_str(), path.c_str()) != 0)
       fail(errc::io_failed, "{} cannot be renamed to {}: {}", partial.string(), path.string(),

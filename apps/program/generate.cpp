@@ -6,6 +6,7 @@
 #include "text_output.hpp"
 
 #include <longstraw/models/files.hpp>
+#include <longstraw/models/json_text.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -39,8 +40,9 @@ std::vector<token_id> ids_in(const std::string& text) {
     token_id id = 0;
     const auto [rest, failure] = std::from_chars(at, end, id);
     if (failure != std::errc())
-      throw usage_error(fmt::format(
-          "--prompt-ids is \"{}\"; expected whole numbers with spaces or commas between", text));
+      throw usage_error(
+          fmt::format("--prompt-ids holds {}; expected whole numbers with spaces or commas between",
+                      models::in_quotes(std::string_view(at, static_cast<std::size_t>(end - at)))));
     ids.push_back(id);
     at = rest;
   }
@@ -137,7 +139,7 @@ int run_generate(const generate_options& o) {
   out.finish();
   trace.publish();
   progress_bar().line(
-      fmt::format("{} prompt tokens captured in {:.2f} s, {} tokens generated in {:.2f} s",
+      fmt::format("{} prompt tokens captured in {:.4f} s, {} tokens generated in {:.4f} s",
                   prompt.prompt.size(), outcome.seconds.capture, tokens, outcome.seconds.decode));
   return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "output.hpp"
 #include "progress.hpp"
+#include "stop.hpp"
 
 #include <longstraw/actors/plan.hpp>
 #include <longstraw/models/files.hpp>
@@ -96,6 +97,17 @@ models::data_rules rules_of(const models::checkpoint& files, models::reward_scal
   r.has_tokenizer = files.has_tokenizer();
   r.scale = scale;
   return r;
+}
+
+void check_groups(const models::group_file& groups, index begin, index end,
+                  const std::function<void(const models::group&, index)>& look) {
+  progress_bar().set_title("checking the data");
+  for (index n = begin; n < end; ++n) {
+    if (stop_signal() != 0) fail(errc::cancelled, "the data was being checked");
+    const models::group g = groups.read(n);
+    if (look) look(g, n);
+    progress_bar().show(static_cast<double>(n - begin) / static_cast<double>(end - begin), "");
+  }
 }
 
 trace_file::trace_file(const std::filesystem::path& target) {

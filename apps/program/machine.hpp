@@ -9,6 +9,7 @@
 #include <longstraw/models/data.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 namespace longstraw::program {
@@ -50,6 +51,11 @@ struct loaded_model {
 /// How data for that checkpoint is read.
 models::data_rules rules_of(const models::checkpoint& files,
                             models::reward_scale scale = models::reward_scale::group);
+
+/// Reads groups begin .. end-1 of the file, one at a time, so that a fault in the last line is told
+/// before the first group has cost anything; `look` sees each. errc::bad_input names file and line.
+void check_groups(const models::group_file& groups, index begin, index end,
+                  const std::function<void(const models::group&, index)>& look = {});
 
 /// A timeline file that appears when it is complete; without that it is gone when this ends.
 class trace_file {

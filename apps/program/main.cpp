@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   add_score(line);
   add_generate(line);
   add_new_model(line);
+  add_audit(line);
   add_trace_summary(line);
   const auto command = line.parse(argc, argv);
   if (!command) return 0;

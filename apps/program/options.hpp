@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,8 +45,12 @@ enum class need { optional, required };
 /// Paths of a command line with the flags that gave them.
 using given_paths = std::vector<std::pair<std::string, std::filesystem::path>>;
 
-/// errc::bad_input if a result (--out, --trace, --report) would replace an input, lie inside an input
-/// folder, or share its place with another result.
+/// Where a --config file gives an option ("run.toml line 3"), by command and flag ("train
+/// --steps").
+using config_places = std::map<std::string, std::string>;
+
+/// errc::bad_input if a result (--out, --trace, --report) would replace an input, lie inside an
+/// input folder, or share its place with another result.
 void check_results_apart(const given_paths& given);
 
 /// The options of one command. Targets must live as long as the command line; an option that is not
@@ -53,8 +58,9 @@ void check_results_apart(const given_paths& given);
 /// the default.
 class options {
  public:
-  options(CLI::App& app, std::shared_ptr<given_paths> given)
-      : app_(&app), given_(std::move(given)) {}
+  options(CLI::App& app, std::shared_ptr<given_paths> given,
+          std::shared_ptr<const config_places> places)
+      : app_(&app), given_(std::move(given)), places_(std::move(places)) {}
 
   /// Following options stand under that title in --help.
   void section(std::string title) { section_ = std::move(title); }
@@ -78,15 +84,25 @@ class options {
   /// `flag` without dashes is a positional argument.
   void path(const std::string& flag, std::filesystem::path& into, const std::string& help,
             need n = need::optional);
+  // Options that take one or more values; what they are given replaces the default.
+  void wholes(const std::string& flag, std::vector<index>& into, index least, index most,
+              const std::string& help);
+  void choices(const std::string& flag, std::vector<std::string>& into,
+               std::vector<std::string> choices, const std::string& help);
+  void paths(const std::string& flag, std::vector<std::filesystem::path>& into,
+             const std::string& help);
   void bytes(const std::string& flag, std::size_t& into, const std::string& help);
   void toggle(const std::string& flag, bool& into, const std::string& help);
 
  private:
   void add(const std::string& flag, const std::string& kind, const std::string& shown_default,
            const std::string& help, need n, std::function<void(const std::string&)> read);
+  void add_list(const std::string& flag, const std::string& kind, const std::string& shown_default,
+                const std::string& help, std::function<void(const std::vector<std::string>&)> read);
 
   CLI::App* app_;
   std::shared_ptr<given_paths> given_;
+  std::shared_ptr<const config_places> places_;
   std::string section_ = "Options";
 };
 
@@ -108,6 +124,7 @@ class command_line {
  private:
   std::unique_ptr<CLI::App> app_;
   std::shared_ptr<given_paths> given_ = std::make_shared<given_paths>();
+  std::shared_ptr<config_places> places_ = std::make_shared<config_places>();
   std::unique_ptr<options> global_;
   std::function<int()> chosen_;
 };

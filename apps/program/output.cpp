@@ -25,7 +25,8 @@ void check_writable(const fs::path& target) {
   if (!::mkdtemp(probe.data()))
     fail(errc::io_failed, "{} cannot be created in {}: {}", target.string(), folder.string(),
          models::system_reason(errno));
-  ::rmdir(probe.c_str());
+  if (::rmdir(probe.c_str()) != 0)
+    fail(errc::io_failed, "{} cannot be removed: {}", probe, models::system_reason(errno));
 }
 
 fs::path without_slash(const fs::path& p) {

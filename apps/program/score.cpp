@@ -35,6 +35,7 @@ class scorer {
   }
 
   int run() {
+    check_groups(groups_, begin(), end());
     if (o_.out.extension() == ".safetensors")
       write_tensors();
     else

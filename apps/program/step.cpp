@@ -41,12 +41,13 @@ double since(clock::time_point begin) {
 }
 
 /// The reference model lives only as long as its scores take.
-double add_reference(models::group& g, const step_options& o, double temperature,
-                     memory::budget& budget) {
+double add_reference(models::group& g, const step_options& o, const models::checkpoint& policy,
+                     double temperature, memory::budget& budget) {
   const auto begin = clock::now();
   progress_bar().set_title("reference");
   const loaded_model reference(o.training.reference, models::parameter_use::forward, budget,
                                "reference ");
+  check_vocabularies(reference.files, policy);
   actors::runtime runtime(o.machine.runtime(), reference.model, budget.shared_from_this());
   score_reference(g, runtime, temperature);
   return since(begin);
@@ -124,7 +125,7 @@ int run_step(const step_options& o) {
 
   double reference_seconds = 0;
   if (!o.training.reference.empty() && settings.loss.beta != 0 && !o.print_schedule)
-    reference_seconds = add_reference(g, o, settings.loss.temperature, *memory.budget);
+    reference_seconds = add_reference(g, o, files, settings.loss.temperature, *memory.budget);
 
   if (!o.print_schedule)
     check_reference(g, settings);
@@ -167,7 +168,7 @@ int run_step(const step_options& o) {
         fmt::format("{} was skipped: {}; the parameters are unchanged", g.name, skip_reason(g)));
   else
     progress_bar().line(
-        fmt::format("loss {:.6g}, grad norm {:.6g}, {} prompt and {} response tokens in {:.2f} s; "
+        fmt::format("loss {:.6g}, grad norm {:.6g}, {} prompt and {} response tokens in {:.4f} s; "
                     "results in {}",
                     outcome.loss, outcome.grad_norm, outcome.prompt_tokens, outcome.response_tokens,
                     outcome.seconds.step, o.out.string()));

@@ -3,14 +3,16 @@
 
 #include "commands.hpp"
 #include "data_order.hpp"
-#include "fingerprint.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "stop.hpp"
 #include "train_state.hpp"
 
+#include <longstraw/models/checksum.hpp>
+
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <unistd.h>
 
 namespace longstraw::program {
@@ -23,7 +25,7 @@ struct train_options {
   fs::path model, data, out;
   std::optional<index> epochs, steps;
   index save_every = 1, keep = 2, seed = 0;
-  bool shuffle = false;
+  bool shuffle = false, restart_moments = false;
   std::string resume = "auto";
   training_options training;
   machine_options machine;
@@ -54,7 +56,10 @@ class training_run {
         groups_(o.data, rules_of(policy_.files, settings.scale)),
         order_(groups_.size(), o.shuffle, static_cast<std::uint64_t>(o.seed)),
         trace_(o.machine.trace) {
-    if (!o.training.reference.empty() && settings.loss.beta != 0) reference_.emplace(o, memory_);
+    if (!o.training.reference.empty() && settings.loss.beta != 0) {
+      reference_.emplace(o, memory_);
+      check_vocabularies(reference_->loaded.files, policy_.files);
+    }
     actors::runtime_options options = o.machine.runtime();
     options.trace_file = trace_.partial();
     runtime_.emplace(std::move(options), policy_.model, memory_.budget);
@@ -63,13 +68,16 @@ class training_run {
   }
 
   int run() {
+    check_data();
     train_folder folder(o_.out, identity());
-    const auto saved = folder.resume(*policy_.parameters);
+    const auto saved =
+        folder.resume(*policy_.parameters,
+                      o_.restart_moments ? damaged_moments::restart : damaged_moments::refuse);
     if (!saved && o_.resume == "required")
       fail(errc::bad_input, "--resume is required, but {} holds no checkpoint", o_.out.string());
     if (saved) at_ = *saved;
     saved_step_ = saved ? saved->step : -1;
-    folder.begin(at_);
+    folder.begin(at_, o_.keep);
     if (saved) progress_bar().line(fmt::format("going on after step {} of {}", at_.step, total_));
     try {
       while (at_.step < total_) {
@@ -91,15 +99,34 @@ class training_run {
   /// All that decides the bits of the result.
   json identity() const {
     json all = as_json(settings_);
-    all["model"] = fingerprint_of(policy_.parameters->weights());
-    all["data"] = fingerprint_of_file(o_.data);
-    all["reference"] =
-        reference_ ? json(fingerprint_of(reference_->loaded.parameters->weights())) : json(nullptr);
+    all["model"] = models::checksum_of(policy_.parameters->weights());
+    all["data"] = models::checksum_of_file(o_.data);
+    all["reference"] = reference_
+                           ? json(models::checksum_of(reference_->loaded.parameters->weights()))
+                           : json(nullptr);
     all["shuffle"] = o_.shuffle;
     all["seed"] = o_.seed;
     all["chunk_tokens"] = o_.machine.chunk_tokens;
     all["page_tokens"] = o_.machine.page_tokens;
     return all;
+  }
+
+  /// All that would end the run at a later group ends it here: faults of the data, missing
+  /// reference log-probabilities, a budget too small for the longest group.
+  void check_data() {
+    index longest = 0, tokens = -1;
+    check_groups(groups_, 0, groups_.size(), [&](const models::group& g, index number) {
+      if (!reference_) check_reference(g, settings_);
+      index most = 0;
+      for (const models::response& r : g.responses)
+        most = std::max(most, static_cast<index>(r.tokens.size()));
+      most += static_cast<index>(g.prompt.size());
+      if (most > tokens) longest = number, tokens = most;
+    });
+    models::group g = groups_.read(longest);
+    if (reference_)  // the plan asks only whether they are there
+      for (models::response& r : g.responses) r.ref_logps.assign(r.tokens.size(), 0.0f);
+    runtime_->check_step(g, settings_.step(1));
   }
 
   void one_step(train_folder& folder) {
@@ -110,10 +137,10 @@ class training_run {
     progress_bar().set_range(share(), 1.0 / static_cast<double>(total_));
     if (reference_) score_reference(g, reference_->runtime, settings_.loss.temperature);
     check_reference(g, settings_);
-    const actors::step_outcome o = runtime_->step(g, settings_.step(at_.optimizer_steps + 1));
+    const actors::step_outcome o = runtime_->step(g, settings_.step(at_.moment_steps + 1));
     ++at_.step;
     if (o.skipped) ++at_.skipped;
-    if (o.committed) ++at_.optimizer_steps;
+    if (o.committed) ++at_.optimizer_steps, ++at_.moment_steps;
     folder.add_metrics(metrics(o, g, number, epoch));
     show(o, g);
   }
@@ -168,7 +195,7 @@ class training_run {
   }
 
   void save(train_folder& folder) {
-    folder.save(at_, policy_, o_.keep);
+    folder.save(at_, policy_, o_.machine.ranks, o_.keep);
     saved_step_ = at_.step;
   }
 
@@ -186,10 +213,9 @@ class training_run {
             ? fmt::format("step {} is saved in {} and the same command goes on from there",
                           saved_step_, folder.checkpoint(saved_step_).string())
             : "no step is saved";
-    if (cause.code() == errc::cancelled) {
-      finish();
+    publish_timeline();
+    if (cause.code() == errc::cancelled)
       fail(errc::cancelled, "{} of {} steps done; {}", at_.step, total_, where);
-    }
     fail(cause.code(), "{} ({})", cause.what(), where);
   }
 
@@ -197,6 +223,22 @@ class training_run {
     runtime_->close_timeline();
     trace_.publish();
     progress_bar().clear();
+  }
+
+  /// The timeline of a run that failed shows why. That it cannot be completed or written is not
+  /// what the run ends with.
+  void publish_timeline() {
+    const auto attempt = [](auto&& act) {
+      try {
+        act();
+      } catch (const std::exception& e) {
+        spdlog::get("longstraw")->error("the timeline is incomplete: {}", e.what());
+      }
+    };
+    progress_bar().clear();
+    if (o_.machine.trace.empty()) return;
+    attempt([&] { runtime_->close_timeline(); });
+    attempt([&] { trace_.publish(); });
   }
 
   const train_options& o_;
@@ -231,7 +273,8 @@ void add_train(command_line& line) {
   opts.path("--model", o->model, "checkpoint folder to start from", need::required);
   opts.path("--data", o->data, "JSON lines, a group of prompt, responses and rewards each",
             need::required);
-  opts.path("--out", o->out, "folder for checkpoint-N/, latest and metrics.jsonl", need::required);
+  opts.path("--out", o->out, "folder for checkpoint-N/, journal.jsonl and metrics.jsonl",
+            need::required);
   opts.section("Run");
   opts.whole("--epochs", o->epochs, 1, most, "1, or what --steps needs", "passes over the data");
   opts.whole("--steps", o->steps, 1, most, "all groups of all epochs",
@@ -240,6 +283,8 @@ void add_train(command_line& line) {
   opts.whole("--keep", o->keep, 1, most, "saves that are kept");
   opts.choice("--resume", o->resume, {"auto", "required"},
               "required: it is an error if there is nothing to go on from");
+  opts.toggle("--restart-moments", o->restart_moments,
+              "if the saved moments are damaged and the weights are not, go on with new moments");
   opts.toggle("--shuffle", o->shuffle, "another order of the groups in each epoch, from --seed");
   opts.whole("--seed", o->seed, 0, std::numeric_limits<index>::max(), "seed of --shuffle");
   o->training.declare(opts);

@@ -2,7 +2,10 @@
 
 #include "output.hpp"
 
+#include <longstraw/models/checksum.hpp>
 #include <longstraw/models/json_text.hpp>
+#include <longstraw/models/manifest.hpp>
+#include <longstraw/models/optimizer_parts.hpp>
 
 #include <spdlog/spdlog.h>
 
@@ -10,6 +13,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <tuple>
 #include <unistd.h>
 
 namespace longstraw::program {
@@ -21,7 +25,8 @@ namespace {
 
 constexpr const char* run_name = "run.json";
 constexpr const char* metrics_name = "metrics.jsonl";
-constexpr const char* latest_name = "latest";
+constexpr const char* journal_name = "journal.jsonl";
+constexpr const char* state_name = "state.json";
 constexpr const char* checkpoint_prefix = "checkpoint-";
 constexpr std::uint64_t small_file_bytes = std::uint64_t{1} << 20;
 
@@ -46,31 +51,57 @@ models::descriptor locked(const fs::path& folder) {
   return lock;
 }
 
-/// Hidden names of files and folders that were being written when their process died.
+void remove_whole(const fs::path& path) {
+  std::error_code failure;
+  fs::remove_all(path, failure);
+  if (failure) fail(errc::io_failed, "{} cannot be removed: {}", path.string(), failure.message());
+}
+
+/// Hidden names of files and folders that were being written or removed when their process died.
 void remove_leftovers(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+  std::vector<fs::path> found;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name.starts_with(std::string(".") + checkpoint_prefix) ||
-                      name.starts_with(".latest.") || name.starts_with(".run.json.");
-    if (ours) fs::remove_all(entry.path(), ignored);
+    if (name.starts_with(std::string(".") + checkpoint_prefix) || name.starts_with(".run.json."))
+      found.push_back(entry.path());
   }
+  if (failure) fail(errc::io_failed, "{} cannot be listed: {}", folder.string(), failure.message());
+  for (const fs::path& path : found) remove_whole(path);
 }
 
-models::tensor_source part_of(const char* kind, const models::parameter& p,
-                              std::span<const float> all) {
-  return models::from_floats(
-      fmt::format("{}.{}", kind, p.name), p.shape,
-      all.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count)));
+void write_text(const fs::path& file, const std::string& text) {
+  models::write_all(models::open_for_writing(file).get(), file, text);
 }
 
-void read_part(const models::safetensors_file& file, const char* kind, const models::parameter& p,
-               std::span<float> all) {
-  const std::string name = fmt::format("{}.{}", kind, p.name);
-  if (!file.find(name))
-    fail(errc::bad_input, "{}: tensor \"{}\" is missing", file.path().string(), name);
-  file.read_floats(
-      name, all.subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count)));
+/// Cuts a file of lines to at most `bytes`, and to its last whole line. Its length after.
+std::uint64_t cut_to_whole_lines(int fd, const fs::path& file, std::uint64_t bytes) {
+  const std::uint64_t found = models::size_of(fd, file);
+  std::uint64_t whole = std::min(found, bytes);
+  for (char last = 0; whole > 0; --whole) {
+    models::read_exactly(fd, file, whole - 1, std::as_writable_bytes(std::span(&last, 1)));
+    if (last == '\n') break;
+  }
+  if (whole != found && ::ftruncate(fd, static_cast<off_t>(whole)) != 0)
+    fail(errc::io_failed, "{} cannot be cut: {}", file.string(), models::system_reason(errno));
+  return whole;
+}
+
+/// The files of a saved step are what its manifest says, except for parts of the optimizer's state:
+/// the sentence on the first damaged one of those.
+std::optional<std::string> check_files(const fs::path& checkpoint,
+                                       const models::committed_step& saved) {
+  std::optional<std::string> damaged;
+  for (const models::manifest_entry& e :
+       models::read_manifest(checkpoint, saved.manifest, journal_name)) {
+    try {
+      models::check_file(checkpoint, e);
+    } catch (const error& fault) {
+      if (!models::is_optimizer_part(e.name)) throw;
+      if (!damaged) damaged = fault.what();
+    }
+  }
+  return damaged;
 }
 
 void check_same(const json& saved, const json& now, const fs::path& folder) {
@@ -93,118 +124,186 @@ train_folder::train_folder(fs::path folder, json settings)
   if (!fs::exists(folder_ / run_name,
                   absent))  // whole from the start: a kill never leaves a folder that is not ours
     models::replace_folder(folder_, [&](const fs::path& fresh) {
-      models::write_all(models::open_for_writing(fresh / run_name).get(), fresh / run_name,
-                        settings_.dump(2) + "\n");
+      write_text(fresh / run_name, settings_.dump(2) + "\n");
+      write_text(fresh / journal_name, models::journal::opening());
     });
   lock_ = locked(folder_);
+  if (!fs::exists(folder_ / journal_name, absent))
+    fail(errc::bad_input, "{} is missing; expected it beside {}, to say which step is saved",
+         (folder_ / journal_name).string(), run_name);
+  journal_.emplace(folder_ / journal_name);
+  check_journal();
   remove_leftovers(folder_);
+}
+
+/// A checkpoint that the journal does not know must not be taken for a half-written one, and
+/// removed.
+void train_folder::check_journal() const {
+  const auto& saved = journal_->last_commit();
+  const index last = saved ? saved->step : 0;
+  for (const index n : saved_steps())
+    if (n > last && !journal_->has_begun(n))
+      fail(
+          errc::bad_input,
+          "{} has lost lines: the last step it commits is {}, and it does not say that the save of "
+          "{} began; expected the journal that was written beside it",
+          (folder_ / journal_name).string(), last, checkpoint(n).string());
 }
 
 fs::path train_folder::checkpoint(index step) const {
   return folder_ / fmt::format("{}{}", checkpoint_prefix, step);
 }
 
-std::optional<std::string> train_folder::latest() const {
-  const fs::path file = folder_ / latest_name;
-  if (!fs::exists(file)) return std::nullopt;
-  std::string name = models::read_text(file, small_file_bytes);
-  name.erase(name.find_last_not_of(" \n\r\t") + 1);
-  if (!number_in(name))
-    fail(errc::bad_input, "{} holds {}; expected the name of a checkpoint such as {}12",
-         file.string(), models::in_quotes(name), checkpoint_prefix);
-  return name;
-}
+std::optional<run_position> train_folder::resume(const models::parameter_store& parameters,
+                                                 damaged_moments d) const {
+  const auto& saved = journal_->last_commit();
+  if (!saved) return std::nullopt;
+  const fs::path from = checkpoint(saved->step);
+  const auto damaged = check_files(from, *saved);
+  if (damaged && d == damaged_moments::refuse)
+    fail(errc::bad_input,
+         "{}; the weights are whole, and --restart-moments goes on from them with new moments",
+         *damaged);
 
-std::optional<run_position> train_folder::resume(const models::parameter_store& parameters) const {
-  const auto name = latest();
-  if (!name) return std::nullopt;
-  const fs::path from = folder_ / *name;
-  const fs::path state_file = from / "state.json";
+  const fs::path state_file = from / state_name;
   const json state =
       models::parse_json(models::read_text(state_file, small_file_bytes), state_file.string());
   const nlohmann::json plain = state;
   const models::json_fields fields(plain, state_file.string());
   constexpr index most = std::numeric_limits<index>::max();
   run_position at;
-  at.step = fields.integer("step", 0, most);
+  at.step = fields.integer("step", saved->step, saved->step);
   at.optimizer_steps = fields.integer("optimizer_steps", 0, most);
+  at.moment_steps = fields.integer("moment_steps", 0, at.optimizer_steps);
   at.skipped = fields.integer("skipped", 0, most);
   at.metrics_bytes = static_cast<std::uint64_t>(fields.integer("metrics_bytes", 0, most));
   check_same(state.value("settings", json::object()), settings_, folder_);
 
   const models::checkpoint model(from / "model");
-  if (model.layout().total() != parameters.layout().total())
+  const models::parameter_layout& layout = parameters.layout();
+  if (model.layout().total() != layout.total())
     fail(errc::bad_input, "{} holds {} parameters; --model has {}", (from / "model").string(),
-         model.layout().total(), parameters.layout().total());
+         model.layout().total(), layout.total());
   model.read_weights(parameters);
-  const models::safetensors_file moments(from / "optimizer.safetensors");
-  for (const models::parameter& p : parameters.layout().all()) {
-    read_part(moments, "first_moment", p, parameters.first_moments());
-    read_part(moments, "second_moment", p, parameters.second_moments());
-    if (!model.holds_float32()) read_part(moments, "master", p, parameters.weights());
+  const auto log = spdlog::get("longstraw");
+  if (damaged) {
+    // Moments of the first steps are corrected for their zero beginning: they must be counted from
+    // here.
+    at.moment_steps = 0;
+    std::ranges::fill(parameters.first_moments(), 0.0f);
+    std::ranges::fill(parameters.second_moments(), 0.0f);
+    log->warn("{}; the moments start anew after step {}{}", *damaged, at.step,
+              model.holds_float32() ? "" : ", and the float32 weights from the rounded ones");
+    return at;
   }
+  if (d == damaged_moments::restart)
+    log->info("the moments of step {} are whole and are kept; --restart-moments does nothing",
+              at.step);
+  const models::optimizer_parts parts(from, layout, saved->parts);
+  parts.read(models::shard_in(parameters, {0, layout.total()}, !model.holds_float32()));
   return at;
 }
 
-void train_folder::begin(const run_position& at) {
+void train_folder::begin(const run_position& at, index keep) {
   models::replace_file(folder_ / run_name, settings_.dump(2) + "\n");
   const fs::path file = folder_ / metrics_name;
   metrics_ =
       models::descriptor(::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (metrics_.get() < 0)
     fail(errc::io_failed, "{} cannot be opened: {}", file.string(), models::system_reason(errno));
-  const std::uint64_t bytes = models::size_of(metrics_.get(), file);
-  if (bytes < at.metrics_bytes)
+  if (cut_to_whole_lines(metrics_.get(), file, at.metrics_bytes) < at.metrics_bytes)
     spdlog::get("longstraw")
         ->warn("{} is shorter than when step {} was saved; some of its lines are lost",
                file.string(), at.step);
-  else if (::ftruncate(metrics_.get(), static_cast<off_t>(at.metrics_bytes)) != 0)
-    fail(errc::io_failed, "{} cannot be cut: {}", file.string(), models::system_reason(errno));
-}
-
-void train_folder::add_metrics(const json& line) {
-  models::write_all(metrics_.get(), folder_ / metrics_name, line.dump() + "\n");
-}
-
-void train_folder::save(run_position at, const loaded_model& policy, index keep) {
-  // The metrics are on disk before the state that counts on them.
-  models::sync_file(metrics_.get(), folder_ / metrics_name);
-  at.metrics_bytes = models::size_of(metrics_.get(), folder_ / metrics_name);
-  const models::parameter_store& store = *policy.parameters;
-  models::replace_folder(checkpoint(at.step), [&](const fs::path& fresh) {
-    fs::create_directory(fresh / "model");
-    policy.files.write_files(fresh / "model", store);
-    std::vector<models::tensor_source> tensors;
-    for (const models::parameter& p : store.layout().all()) {
-      tensors.push_back(part_of("first_moment", p, store.first_moments()));
-      tensors.push_back(part_of("second_moment", p, store.second_moments()));
-      if (!policy.files.holds_float32()) tensors.push_back(part_of("master", p, store.weights()));
-    }
-    models::write_safetensors(fresh / "optimizer.safetensors", tensors);
-    const json state = {{"step", at.step},
-                        {"optimizer_steps", at.optimizer_steps},
-                        {"skipped", at.skipped},
-                        {"metrics_bytes", at.metrics_bytes},
-                        {"settings", settings_}};
-    const fs::path file = fresh / "state.json";
-    models::write_all(models::open_for_writing(file).get(), file, state.dump(2) + "\n");
-  });
-  models::replace_file(folder_ / latest_name, checkpoint(at.step).filename().string() + "\n");
   prune(at.step, keep);
 }
 
-void train_folder::prune(index newest, index keep) const {
-  std::vector<index> numbers;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
-    const auto n = number_in(entry.path().filename().string());
-    // A later one than the newest is left from a run that was killed before `latest` named it.
-    if (n && *n > newest) fs::remove_all(entry.path(), ignored);
-    if (n && *n <= newest) numbers.push_back(*n);
+void train_folder::add_metrics(const json& line) {
+  unwritten_metrics_ += line.dump() + "\n";
+  write_metrics();
+}
+
+void train_folder::write_metrics() {
+  if (unwritten_metrics_.empty()) return;
+  const fs::path file = folder_ / metrics_name;
+  const std::uint64_t before = models::size_of(metrics_.get(), file);
+  try {
+    models::write_all(metrics_.get(), file, unwritten_metrics_);
+  } catch (const error&) {
+    // Half a line would hide the next one from whoever reads the file. The failure to be told is
+    // the one of the write.
+    std::ignore = ::ftruncate(metrics_.get(), static_cast<off_t>(before));
+    throw;
   }
+  unwritten_metrics_.clear();
+}
+
+void train_folder::save(run_position at, const loaded_model& policy, index ranks, index keep) {
+  write_metrics();
+  models::sync_file(metrics_.get(), folder_ / metrics_name);
+  at.metrics_bytes = models::size_of(metrics_.get(), folder_ / metrics_name);
+  journal_->begin(at.step, ranks);
+  models::replace_folder(checkpoint(at.step), [&](const fs::path& fresh) {
+    write_checkpoint(fresh, at, policy, ranks);
+  });
+  journal_->commit(at.step, manifest_checksum_);
+  prune(at.step, keep);
+}
+
+void train_folder::write_checkpoint(const fs::path& fresh, const run_position& at,
+                                    const loaded_model& policy, index ranks) {
+  const models::parameter_store& store = *policy.parameters;
+  const models::parameter_layout& layout = store.layout();
+  for (index r = 0; r < ranks; ++r) {
+    const models::rank_share at_rank{r, ranks};
+    const auto shard =
+        models::shard_in(store, at_rank.part(layout.total()), !policy.files.holds_float32());
+    models::write_optimizer_part(fresh, layout, shard, at_rank);
+    const fs::path part = fresh / models::optimizer_part_name(at_rank);
+    journal_->prepared(at.step, r + 1, models::checksum_of_file(part));
+  }
+  fs::create_directory(fresh / "model");
+  policy.files.write_files(fresh / "model", store);
+  const json state = {{"step", at.step},
+                      {"optimizer_steps", at.optimizer_steps},
+                      {"moment_steps", at.moment_steps},
+                      {"skipped", at.skipped},
+                      {"ranks", ranks},
+                      {"metrics_bytes", at.metrics_bytes},
+                      {"settings", settings_}};
+  write_text(fresh / state_name, state.dump(2) + "\n");
+  manifest_checksum_ = models::write_manifest(fresh);
+}
+
+void train_folder::remove(const fs::path& checkpoint) const {
+  const fs::path hidden =
+      folder_ / fmt::format(".{}.older-{}", checkpoint.filename().string(), ::getpid());
+  if (::rename(checkpoint.c_str(), hidden.c_str()) != 0)
+    fail(errc::io_failed, "{} cannot be renamed to {}: {}", checkpoint.string(), hidden.string(),
+         models::system_reason(errno));
+  remove_whole(hidden);
+}
+
+std::vector<index> train_folder::saved_steps() const {
+  std::vector<index> numbers;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder_, failure))
+    if (const auto n = number_in(entry.path().filename().string())) numbers.push_back(*n);
+  if (failure)
+    fail(errc::io_failed, "{} cannot be listed: {}", folder_.string(), failure.message());
   std::sort(numbers.rbegin(), numbers.rend());
-  for (std::size_t i = static_cast<std::size_t>(keep); i < numbers.size(); ++i)
-    fs::remove_all(checkpoint(numbers[i]), ignored);
+  return numbers;
+}
+
+void train_folder::prune(index newest, index keep) const {
+  index kept = 0;
+  for (const index n : saved_steps()) {
+    // A later one than the newest was not committed before its process died.
+    if (n <= newest && kept < keep)
+      ++kept;
+    else
+      remove(checkpoint(n));
+  }
 }
 
 }  // namespace longstraw::program

@@ -145,6 +145,14 @@ void check_reference(const models::group& g, const training_settings& s) {
            g.name, s.loss.beta);
 }
 
+void check_vocabularies(const models::checkpoint& reference, const models::checkpoint& policy) {
+  if (reference.config().vocabulary < policy.config().vocabulary)
+    fail(errc::bad_input,
+         "--reference {} has a vocabulary of {} ids; expected the {} of --model {}",
+         reference.folder().string(), reference.config().vocabulary, policy.config().vocabulary,
+         policy.folder().string());
+}
+
 void score_reference(models::group& g, actors::runtime& reference, double temperature) {
   auto scored = reference.score(g, temperature);
   for (std::size_t r = 0; r < g.responses.size(); ++r)

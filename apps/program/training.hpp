@@ -4,6 +4,7 @@
 #include "options.hpp"
 
 #include <longstraw/actors/runtime.hpp>
+#include <longstraw/models/checkpoint.hpp>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -45,6 +46,10 @@ nlohmann::ordered_json as_json(const training_settings& s);
 /// errc::bad_input if the KL term needs reference log-probabilities that neither the data nor
 /// --reference gives.
 void check_reference(const models::group& g, const training_settings& s);
+
+/// errc::bad_input if the reference knows fewer ids than the policy, whose data could then hold one
+/// that it cannot score.
+void check_vocabularies(const models::checkpoint& reference, const models::checkpoint& policy);
 
 /// Reference log-probabilities of all responses of `g`, from a model with its own capture.
 void score_reference(models::group& g, actors::runtime& reference, double temperature);

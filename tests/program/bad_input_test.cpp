@@ -209,18 +209,134 @@ TEST_CASE("a full disk leaves the older result as it was", "[program][negative]"
   CHECK_FALSE(std::filesystem::exists(p.folder / "m"));
 }
 
-TEST_CASE("weights that are not finite end the step, and nothing is committed",
+TEST_CASE("weights that are not finite end every command, and nothing is committed or printed",
           "[program][negative]") {
   const place p;
-  const auto model = p.folder / "m";
-  std::filesystem::copy(p.model, model);
-  std::string bytes = read_file(model / "model.safetensors");
-  bytes.replace(bytes.size() - 4096, 4096, std::string(4096, '\xff'));  // NaN as F32
-  write_file(model / "model.safetensors", bytes);
-  CHECK_THAT(fails({"step", "--quiet", "--model", model.string(), "--data", p.data, "--out", p.out,
-                    "--trace", (p.folder / "t.json").string()}),
-             ContainsSubstring("nothing was committed"));
-  CHECK_FALSE(std::filesystem::exists(p.folder / "t.json"));
+  const auto damaged = [&](const char* name, const std::string& value) {
+    const auto model = p.folder / name;
+    std::filesystem::copy(p.model, model);
+    std::string bytes = read_file(model / "model.safetensors");
+    std::string values;
+    while (values.size() < 4096) values += value;
+    bytes.replace(bytes.size() - values.size(), values.size(), values);
+    write_file(model / "model.safetensors", bytes);
+    return model.string();
+  };
+  const std::string scores = (p.folder / "scores.jsonl").string();
+  for (const std::string& model :
+       {damaged("nan", "\xff\xff\xff\xff"), damaged("infinite", std::string("\0\0\x80\x7f", 4))}) {
+    const std::string sentence = fails({"step", "--quiet", "--model", model, "--data", p.data,
+                                        "--out", p.out, "--trace", (p.folder / "t.json").string()});
+    CHECK_THAT(sentence, ContainsSubstring("nothing was committed"));
+    CHECK_THAT(sentence, ContainsSubstring("of response 2 of data2.jsonl line 1"));
+    CHECK_FALSE(std::filesystem::exists(p.folder / "t.json"));
+
+    for (const bool into_file : {false, true}) {
+      std::vector<std::string> score = {"score", "--quiet", "--model", model, "--data", p.data};
+      if (into_file) score.insert(score.end(), {"--out", scores});
+      const finished f = longstraw_program(score);
+      CHECK(f.exit_code == 1);
+      CHECK(f.out.empty());
+      CHECK_THAT(f.err, ContainsSubstring("response 0 of data2.jsonl line 1"));
+    }
+    CHECK_FALSE(std::filesystem::exists(scores));
+    const finished f = longstraw_program({"generate", "--quiet", "--model", model, "--prompt", "a",
+                                          "--num", "2", "--temperature", "0"});
+    CHECK(f.exit_code == 1);
+    CHECK(f.out.empty());
+    CHECK_THAT(f.err, ContainsSubstring("sample 0 of --prompt"));
+  }
+  p.check_clean();
+}
+
+TEST_CASE("a fault in the last line is told before the first group is run", "[program][negative]") {
+  const place p;
+  std::string lines;
+  for (int i = 0; i < 1000; ++i)
+    lines += "{\"prompt\": \"a\", \"responses\": [\"b\", \"c\"], \"rewards\": [1, 0]}\n";
+  const auto train = [&](const std::vector<std::string>& more = {}) {
+    std::vector<std::string> all = {"train", "--quiet", "--model",
+                                    p.model, "--data",  (p.folder / "bad.jsonl").string(),
+                                    "--out", p.out};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  for (const char* last : {R"({"prompt": "a", "responses": ["b"], "rewards": [1, 2]})",
+                           R"({"prompt": "a", "responses": ["b"], "rewards": [Infinity]})",
+                           R"({"prompt_ids": [1, 999], "response_ids": [[2]], "rewards": [1]})",
+                           R"({"prompt_ids": [1], "response_ids": [[]], "rewards": [1]})", "{"}) {
+    p.with_data(lines + last + "\n");
+    CHECK_THAT(fails(train()), ContainsSubstring("bad.jsonl line 1001"));
+    const finished f = longstraw_program(
+        {"score", "--quiet", "--model", p.model, "--data", (p.folder / "bad.jsonl").string()});
+    CHECK(f.exit_code == 1);
+    CHECK(f.out.empty());
+    CHECK_THAT(f.err, ContainsSubstring("bad.jsonl line 1001"));
+  }
+  // Only the last line lacks what --beta needs.
+  const std::string with_reference =
+      R"({"prompt": "a", "responses": ["b", "c"], "rewards": [1, 0], "ref_logprobs": [[-1], [-1]]})";
+  p.with_data(with_reference + "\n" + lines.substr(0, lines.find('\n') + 1));
+  CHECK_THAT(fails(train({"--beta", "0.1"})), ContainsSubstring("bad.jsonl line 2"));
+  // Only the last line does not fit.
+  p.with_data(lines + nlohmann::json{{"prompt", std::string(200000, 'x')},
+                                     {"responses", {"a", "b"}},
+                                     {"rewards", {1, 0}}}
+                          .dump());
+  CHECK_THAT(fails(train({"--memory", "64MiB"})), ContainsSubstring("would fit"));
+  p.check_clean();
+}
+
+TEST_CASE("a reference that cannot score every id is refused at once", "[program][negative]") {
+  const place p;
+  auto config = json_file(std::filesystem::path(p.model) / "config.json");
+  config["vocab_size"] = 257;
+  config["eos_token_id"] = nullptr;
+  const auto file = write_file(p.folder / "config.json", config.dump());
+  const std::string small = (p.folder / "small").string();
+  succeeds({"new-model", "--quiet", "--model-config", file.string(), "--out", small});
+  const std::vector<std::string> more = {"--reference", small, "--beta", "0.1"};
+  CHECK_THAT(fails(p.step(more)), ContainsSubstring("257"));
+  std::vector<std::string> train = p.step(more);
+  train[0] = "train";
+  CHECK_THAT(fails(train), ContainsSubstring("257"));
+  p.check_clean();
+}
+
+TEST_CASE("a long wrong value is cut in the sentence", "[program][negative]") {
+  const place p;
+  const std::string ids = std::string(5000, '1') + " x";
+  CHECK_THAT(fails({"generate", "--quiet", "--model", p.model, "--prompt-ids", ids}, 2),
+             ContainsSubstring("--prompt-ids holds"));
+  CHECK_THAT(fails(p.step({"--threads", ids}), 2), ContainsSubstring("--threads"));
+}
+
+TEST_CASE("a --config file is read to its end, and its faults name the line",
+          "[program][negative]") {
+  const place p;
+  const auto rejects = [&](const std::string& text, const std::string& expected) {
+    const auto file = write_file(p.folder / "run.toml", text);
+    CHECK_THAT(fails(p.step({"--config", file.string()}), 2), ContainsSubstring(expected));
+  };
+  rejects("# threads\n\nthreads = 0\n", "run.toml line 3: --threads is \"0\"");
+  rejects("[step]\nspeed = 3\n", "run.toml line 2: \"speed\" is no option");
+  rejects("[leap]\nspeed = 3\n", "run.toml line 2: there is no command");
+  rejects("quiet = true\nthreads\n", "run.toml line 2 is \"threads\"");
+  rejects("threads = \n", "run.toml line 1");
+  rejects("threads = [1, 2]\n", "run.toml line 1");
+  rejects("report = \"a\n", "run.toml line 1");
+  rejects("threads = 1\nthreads = 2\n", "run.toml line 2");
+  rejects("separate-score = perhaps\n", "run.toml line 1");
+  rejects("[step\nthreads = 1\n", "run.toml line 1");
+  rejects("config = \"other.toml\"\n", "run.toml line 1");
+  rejects(std::string(2 << 20, '#'), "expected at most 1048576");
+  for (const char* device : {"/dev/zero", "/dev/null", "."})
+    CHECK_THAT(fails(p.step({"--config", device}), 2),
+               ContainsSubstring("expected a regular file"));
+  // What the command line gives is not the file's fault.
+  const auto file = write_file(p.folder / "run.toml", "threads = 0\n").string();
+  const std::string sentence = fails(p.step({"--config", file, "--threads", "300"}), 2);
+  CHECK(sentence.find("run.toml") == std::string::npos);
   p.check_clean();
 }
 

@@ -12,6 +12,9 @@
 
 namespace longstraw::testing {
 
+/// Tests of several ranks run with as many as the runtime takes.
+constexpr int ranks_that_run = 4;
+
 struct finished {
   int exit_code = -1;  ///< -1 if a signal ended it
   int signal = 0;

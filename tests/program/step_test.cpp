@@ -91,6 +91,11 @@ TEST_CASE("the reference's scores are freed before the policy is loaded", "[prog
         parts - peaks.at("reference parameters").get<std::size_t>());
 }
 
+TEST_CASE("the plan of a step on several ranks is checked against the budget", "[program]") {
+  const temporary_folder folder;
+  succeeds(step(data_of(folder.path(), 1), folder / "out", {"--ranks", "3", "--memory", "1GiB"}));
+}
+
 TEST_CASE("options can stand in a file, with or without a section", "[program]") {
   const temporary_folder folder;
   const std::string data = data_of(folder.path(), 2);

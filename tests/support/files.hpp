@@ -24,8 +24,9 @@ using Catch::Matchers::ContainsSubstring;
 
 class temporary_folder {
  public:
-  temporary_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "longstraw-XXXXXX").string();
+  explicit temporary_folder(
+      const std::filesystem::path& in = std::filesystem::temp_directory_path()) {
+    std::string name = (in / "longstraw-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path_ = name;
   }

@@ -19,10 +19,10 @@ struct named_tensor {
   std::vector<double> values;
 };
 
-std::vector<named_tensor> tensors_of(const reference_state& s, const models::model_config& c) {
+std::vector<named_tensor> tensors_of(const decoder_state& s, const models::model_config& c) {
   std::vector<named_tensor> all;
   for (std::size_t l = 0; l < s.layers.size(); ++l) {
-    const reference_layer_state& layer = s.layers[l];
+    const layer_state& layer = s.layers[l];
     const std::string at = "layer " + std::to_string(l);
     if (c.layers[l] == models::layer_kind::gated_delta_net) {
       all.push_back({at + " recurrent", layer.recurrent});
@@ -86,7 +86,7 @@ void compare_gradients(double& worst, std::string& name, const models::parameter
   }
 }
 
-reference_state zero_like(reference_state s) {
+decoder_state zero_like(decoder_state s) {
   for (auto& layer : s.layers)
     for (auto* part : {&layer.keys, &layer.values, &layer.recurrent, &layer.tail})
       std::fill(part->begin(), part->end(), 0.0);
@@ -117,9 +117,9 @@ step_case random_step(index prompt_tokens, std::vector<index> response_tokens, i
   return c;
 }
 
-step_truth reference_step(const reference_model& reference, const step_case& c, float temperature) {
+step_truth reference_step(const decoder& reference, const step_case& c, float temperature) {
   step_truth t;
-  const reference_state empty = reference.empty_state();
+  const decoder_state empty = reference.empty_state();
   t.state = reference.capture(empty, c.captured());
   t.d_state = zero_like(t.state);
   t.frozen.resize(static_cast<std::size_t>(reference.layout().total()));

@@ -3,12 +3,18 @@
 
 #include "model_driver.hpp"
 #include "random_model.hpp"
-#include "reference_model.hpp"
+
+#include <longstraw/models/reference/decoder.hpp>
 
 #include <string>
 #include <vector>
 
 namespace longstraw::testing {
+
+using models::reference::decoder;
+using models::reference::decoder_state;
+using models::reference::layer_state;
+using models::reference::token_scores;
 
 /// A prompt, responses, and the gradient that each log-probability is given.
 struct step_case {
@@ -26,12 +32,11 @@ step_case random_step(index prompt_tokens, std::vector<index> response_tokens, i
 
 /// What the step should give.
 struct step_truth {
-  reference_state state, d_state;
-  std::vector<reference_scores> scores;
+  decoder_state state, d_state;
+  std::vector<token_scores> scores;
   std::vector<double> frozen, full;  ///< gradients in the order of the layout
 };
-step_truth reference_step(const reference_model& reference, const step_case& c,
-                          float temperature = 1);
+step_truth reference_step(const decoder& reference, const step_case& c, float temperature = 1);
 
 /// Largest relative error of each kind, and of which tensor.
 struct step_errors {

@@ -1,6 +1,7 @@
 #include "random_model.hpp"
 
-#include <cmath>
+#include <longstraw/models/reference/random_weights.hpp>
+
 #include <random>
 
 namespace longstraw::testing {
@@ -85,30 +86,7 @@ std::shared_ptr<models::parameter_store> random_parameters(const model_config& c
   const auto budget = memory::budget::make(0);
   auto store = std::make_shared<models::parameter_store>(models::layout_of(config),
                                                          models::parameter_use::train, *budget);
-  std::mt19937_64 engine(seed);
-  std::normal_distribution<double> normal;
-  std::uniform_real_distribution<double> uniform;
-  const auto has = [](const std::string& name, std::string_view part) {
-    return name.find(part) != std::string::npos;
-  };
-  for (const models::parameter& p : store->layout().all()) {
-    const bool one_plus = config.norm == kernels::norm_weight::one_plus;
-    const bool is_norm = has(p.name, "norm.weight");
-    const bool neutral_one = is_norm && (!one_plus || has(p.name, "linear_attn.norm"));
-    const double spread = is_norm || has(p.name, ".bias")
-                              ? 0.1
-                              : (has(p.name, "embed_tokens")
-                                     ? 0.5
-                                     : 0.8 / std::sqrt(static_cast<double>(p.count / p.shape[0])));
-    for (float& w : store->weights(p)) {
-      if (has(p.name, "A_log"))
-        w = static_cast<float>(std::log(1 + 15 * uniform(engine)));
-      else if (has(p.name, "dt_bias"))  // the inverse of softplus at dt in [0.001, 0.1]
-        w = static_cast<float>(std::log(std::expm1(std::pow(10.0, -3 + 2 * uniform(engine)))));
-      else
-        w = static_cast<float>((neutral_one ? 1.0 : 0.0) + spread * normal(engine));
-    }
-  }
+  models::reference::fill_random(store->weights(), config, store->layout(), seed);
   return store;
 }
 

@@ -184,8 +184,8 @@ TEST_CASE("golden cases: the double reference is PyTorch's float64", "[models][g
   for (const std::string& name : cases) {
     golden_case c = load_golden(name);
     INFO(name);
-    const reference_model reference(c.config, c.parameters->layout(), c.parameters->weights());
-    const reference_state state = reference.capture(reference.empty_state(), c.step.captured());
+    const decoder reference(c.config, c.parameters->layout(), c.parameters->weights());
+    const decoder_state state = reference.capture(reference.empty_state(), c.step.captured());
     std::vector<double> gradients(static_cast<std::size_t>(reference.layout().total()));
     for (std::size_t g = 0; g < c.step.responses.size(); ++g) {
       const auto suffix = c.step.suffix(g);

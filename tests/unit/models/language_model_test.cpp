@@ -16,7 +16,7 @@ namespace {
 language_model make_model(const models::model_config& config, unsigned seed) {
   return {config, random_parameters(config, seed)};
 }
-reference_model reference_of(const language_model& model) {
+decoder reference_of(const language_model& model) {
   return {model.config(), model.parameters()->layout(), model.parameters()->weights()};
 }
 
@@ -35,7 +35,7 @@ TEST_CASE("a step gives the scores, states and gradients of the double reference
   std::size_t next_cut = 0;
   for (const auto& [name, config] : small_configs()) {
     const language_model model = make_model(config, ++seed);
-    const reference_model reference = reference_of(model);
+    const decoder reference = reference_of(model);
     for (const index prompt : {1, 2, 3, 63, 64, 65, 129}) {
       const step_case c = random_step(prompt, {1, 9}, config.vocabulary, ++seed);
       const step_truth truth = reference_step(reference, c);
@@ -82,13 +82,13 @@ TEST_CASE("the reference's gradients are those of finite differences", "[models]
   unsigned seed = 300;
   for (const auto& [name, config] : small_configs()) {
     const language_model model = make_model(config, ++seed);
-    reference_model reference = reference_of(model);
+    decoder reference = reference_of(model);
     const step_case c = random_step(6, {4}, config.vocabulary, ++seed);
     const step_truth truth = reference_step(reference, c);
     const auto suffix = c.suffix(0);
     std::vector<token_id> whole(c.captured().begin(), c.captured().end());
     whole.insert(whole.end(), suffix.begin(), suffix.end());
-    const reference_state empty = reference.empty_state();
+    const decoder_state empty = reference.empty_state();
 
     for (const bool full : {false, true}) {
       const auto loss = [&] {

@@ -93,8 +93,7 @@ TEST_CASE("a step on several ranks gives states and gradients of the double refe
   for (const auto& [name, config] : small_configs()) {
     INFO(name);
     const language_model model(config, random_parameters(config, ++seed));
-    const reference_model reference(config, model.parameters()->layout(),
-                                    model.parameters()->weights());
+    const decoder reference(config, model.parameters()->layout(), model.parameters()->weights());
     const step_case c = random_step(70, {5}, config.vocabulary, ++seed);
     const step_errors e = compare_step(model, c, reference_step(reference, c), 16, 48, 1, 3);
     CHECK(e.scores < 2e-6);

@@ -1,28 +1,25 @@
-#include "reference_model.hpp"
-
-#include "reference_layers.hpp"
-
 #include <longstraw/kernels/reference/embedding.hpp>
 #include <longstraw/kernels/reference/head.hpp>
 #include <longstraw/kernels/reference/rms_norm.hpp>
 #include <longstraw/kernels/reference/rotary.hpp>
+#include <longstraw/models/reference/decoder.hpp>
+#include <longstraw/models/reference/decoder_layer.hpp>
 
-namespace longstraw::testing {
+namespace longstraw::models::reference {
 
 namespace ref = kernels::reference;
 
 namespace {
 /// A run of tokens through the whole model, with all that backward needs.
 struct run {
-  const models::model_config& config;
-  reference_parameters parameters;
-  const reference_state& before;
+  const model_config& config;
+  named_weights parameters;
+  const decoder_state& before;
   std::span<const token_id> ids;
   tensor angles, hidden, rstd, normed;
   std::vector<layer_trace> traces;
 
-  run(const models::model_config& c, reference_parameters p, const reference_state& s,
-      std::span<const token_id> i)
+  run(const model_config& c, named_weights p, const decoder_state& s, std::span<const token_id> i)
       : config(c), parameters(p), before(s), ids(i) {
     const auto tokens = static_cast<index>(ids.size());
     angles = tensor(tokens, config.rotary.width);
@@ -30,7 +27,7 @@ struct run {
                                kernels::rotary_frequencies(config.rotary));
   }
 
-  reference_layer layer(index l) const {
+  decoder_layer layer(index l) const {
     return {&config,      l, parameters, &angles, &before.layers[static_cast<std::size_t>(l)],
             before.tokens};
   }
@@ -38,7 +35,7 @@ struct run {
   std::string head() const { return config.tied_embeddings ? embedding() : "lm_head.weight"; }
   std::string norm() const { return config.tensor_prefix + "norm.weight"; }
 
-  void forward(reference_state* after) {
+  void forward(decoder_state* after) {
     const auto tokens = static_cast<index>(ids.size());
     hidden = tensor(tokens, config.hidden_size);
     ref::embedding_forward<double>(hidden.m(), ids, parameters.matrix(embedding()));
@@ -56,9 +53,9 @@ struct run {
     return normed.m().row_range(normed.rows - static_cast<index>(count), normed.rows);
   }
 
-  reference_scores scores(std::span<const token_id> targets, double temperature,
-                          std::vector<double>& lse) const {
-    reference_scores s{std::vector<double>(targets.size()), std::vector<double>(targets.size())};
+  token_scores scores(std::span<const token_id> targets, double temperature,
+                      std::vector<double>& lse) const {
+    token_scores s{std::vector<double>(targets.size()), std::vector<double>(targets.size())};
     lse.resize(targets.size());
     ref::head_forward<double>(s.logps, s.entropies, lse, last_normed(targets.size()),
                               parameters.matrix(head()), targets, temperature);
@@ -66,7 +63,7 @@ struct run {
   }
 
   void backward(std::span<const token_id> targets, std::span<const double> d_logps,
-                double temperature, reference_state* d_before) {
+                double temperature, decoder_state* d_before) {
     std::vector<double> lse;
     scores(targets, temperature, lse);
     tensor d_normed(normed.rows, normed.cols), d_hidden = d_normed;
@@ -85,19 +82,18 @@ struct run {
 };
 }  // namespace
 
-reference_model::reference_model(models::model_config config, models::parameter_layout layout,
-                                 std::span<const float> weights)
+decoder::decoder(model_config config, parameter_layout layout, std::span<const float> weights)
     : config_(std::move(config)),
       layout_(std::move(layout)),
       weights_(weights.begin(), weights.end()) {}
 
-reference_state reference_model::empty_state() const {
-  reference_state s;
+decoder_state decoder::empty_state() const {
+  decoder_state s;
   s.layers.resize(config_.layers.size());
   const index channels = 2 * config_.delta_key_heads * config_.delta_key_dim +
                          config_.delta_value_heads * config_.delta_value_dim;
   for (std::size_t l = 0; l < s.layers.size(); ++l) {
-    if (config_.layers[l] != models::layer_kind::gated_delta_net) continue;
+    if (config_.layers[l] != layer_kind::gated_delta_net) continue;
     s.layers[l].recurrent.resize(static_cast<std::size_t>(
         config_.delta_value_heads * config_.delta_key_dim * config_.delta_value_dim));
     s.layers[l].tail.resize(static_cast<std::size_t>((config_.conv_kernel - 1) * channels));
@@ -105,27 +101,24 @@ reference_state reference_model::empty_state() const {
   return s;
 }
 
-reference_state reference_model::capture(const reference_state& before,
-                                         std::span<const token_id> ids) const {
-  reference_state after = before;
+decoder_state decoder::capture(const decoder_state& before, std::span<const token_id> ids) const {
+  decoder_state after = before;
   run r(config_, {&layout_, weights_.data()}, before, ids);
   r.forward(&after);
   after.tokens += static_cast<index>(ids.size());
   return after;
 }
 
-reference_scores reference_model::score(const reference_state& before,
-                                        std::span<const token_id> ids,
-                                        std::span<const token_id> targets,
-                                        double temperature) const {
+token_scores decoder::score(const decoder_state& before, std::span<const token_id> ids,
+                            std::span<const token_id> targets, double temperature) const {
   run r(config_, {&layout_, weights_.data()}, before, ids);
   r.forward(nullptr);
   std::vector<double> lse;
   return r.scores(targets, temperature, lse);
 }
 
-std::vector<double> reference_model::last_logits(const reference_state& before,
-                                                 std::span<const token_id> ids) const {
+std::vector<double> decoder::last_logits(const decoder_state& before,
+                                         std::span<const token_id> ids) const {
   run r(config_, {&layout_, weights_.data()}, before, ids);
   r.forward(nullptr);
   tensor logits(1, config_.vocabulary);
@@ -133,10 +126,10 @@ std::vector<double> reference_model::last_logits(const reference_state& before,
   return logits.values;
 }
 
-void reference_model::backward(std::span<double> gradients, const reference_state& before,
-                               std::span<const token_id> ids, std::span<const token_id> targets,
-                               std::span<const double> d_logps, double temperature,
-                               reference_state* d_before) const {
+void decoder::backward(std::span<double> gradients, const decoder_state& before,
+                       std::span<const token_id> ids, std::span<const token_id> targets,
+                       std::span<const double> d_logps, double temperature,
+                       decoder_state* d_before) const {
   LS_ASSERT(static_cast<index>(gradients.size()) == layout_.total(),
             "gradients have the layout of the weights");
   run r(config_, {&layout_, weights_.data(), gradients.data()}, before, ids);
@@ -144,4 +137,4 @@ void reference_model::backward(std::span<double> gradients, const reference_stat
   r.backward(targets, d_logps, temperature, d_before);
 }
 
-}  // namespace longstraw::testing
+}  // namespace longstraw::models::reference

@@ -12,55 +12,53 @@
 #include <span>
 #include <vector>
 
-namespace longstraw::testing {
+namespace longstraw::models::reference {
 
 /// Conditional state of one layer; the parts that its kind does not have are empty.
-struct reference_layer_state {
+struct layer_state {
   std::vector<double> keys, values;  ///< [tokens, kv_heads, head_dim], keys after norm and rotary
   std::vector<double> recurrent;     ///< [value_heads, key_dim, value_dim]
   std::vector<double> tail;          ///< [kernel - 1, channels], oldest first
 };
 
-struct reference_state {
+struct decoder_state {
   index tokens = 0;
-  std::vector<reference_layer_state> layers;
+  std::vector<layer_state> layers;
 };
 
-struct reference_scores {
+struct token_scores {
   std::vector<double> logps, entropies;  ///< [targets]
 };
 
-class reference_model {
+class decoder {
  public:
-  reference_model(models::model_config config, models::parameter_layout layout,
-                  std::span<const float> weights);
+  decoder(model_config config, parameter_layout layout, std::span<const float> weights);
 
   /// In the order of the layout; may be changed between calls (finite differences).
   std::vector<double>& weights() { return weights_; }
-  const models::parameter_layout& layout() const { return layout_; }
+  const parameter_layout& layout() const { return layout_; }
 
   /// Before the first token.
-  reference_state empty_state() const;
+  decoder_state empty_state() const;
   /// The state after `ids` as well.
-  reference_state capture(const reference_state& before, std::span<const token_id> ids) const;
+  decoder_state capture(const decoder_state& before, std::span<const token_id> ids) const;
   /// Of `targets`, which the last targets.size() of `ids` predict.
-  reference_scores score(const reference_state& before, std::span<const token_id> ids,
-                         std::span<const token_id> targets, double temperature = 1) const;
+  token_scores score(const decoder_state& before, std::span<const token_id> ids,
+                     std::span<const token_id> targets, double temperature = 1) const;
   /// [vocabulary] after the last of `ids`.
-  std::vector<double> last_logits(const reference_state& before,
-                                  std::span<const token_id> ids) const;
+  std::vector<double> last_logits(const decoder_state& before, std::span<const token_id> ids) const;
 
   /// gradients [layout().total()] += those of sum_t d_logps_t logp_t with `before` held constant;
   /// d_before, if given, += those by `before`.
-  void backward(std::span<double> gradients, const reference_state& before,
+  void backward(std::span<double> gradients, const decoder_state& before,
                 std::span<const token_id> ids, std::span<const token_id> targets,
                 std::span<const double> d_logps, double temperature = 1,
-                reference_state* d_before = nullptr) const;
+                decoder_state* d_before = nullptr) const;
 
  private:
-  models::model_config config_;
-  models::parameter_layout layout_;
+  model_config config_;
+  parameter_layout layout_;
   std::vector<double> weights_;
 };
 
-}  // namespace longstraw::testing
+}  // namespace longstraw::models::reference

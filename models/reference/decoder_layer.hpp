@@ -1,15 +1,14 @@
 #pragma once
-// The decoder layers of reference_model.hpp, forward and backward, over tensors that own their
+// The decoder layers of decoder.hpp, forward and backward, over tensors that own their
 // memory.
 
-#include "reference_model.hpp"
-
 #include <longstraw/memory/view.hpp>
+#include <longstraw/models/reference/decoder.hpp>
 
 #include <string>
 #include <vector>
 
-namespace longstraw::testing {
+namespace longstraw::models::reference {
 
 /// [rows, cols], zero at first.
 struct tensor {
@@ -25,8 +24,8 @@ struct tensor {
 };
 
 /// Weights by name and, for backward, where their gradients are added.
-struct reference_parameters {
-  const models::parameter_layout* layout;
+struct named_weights {
+  const parameter_layout* layout;
   const double* weights;
   double* gradients = nullptr;
 
@@ -37,9 +36,9 @@ struct reference_parameters {
 };
 
 /// x weight^T + bias; `name` without ".weight" and ".bias".
-tensor linear(const reference_parameters& p, const std::string& name, bool bias, const tensor& x);
+tensor linear(const named_weights& p, const std::string& name, bool bias, const tensor& x);
 /// d_x +=
-void linear_backward(tensor& d_x, const reference_parameters& p, const std::string& name, bool bias,
+void linear_backward(tensor& d_x, const named_weights& p, const std::string& name, bool bias,
                      const tensor& d_y, const tensor& x);
 
 /// All that a layer computed; unused parts are empty.
@@ -54,29 +53,29 @@ struct layer_trace {
 };
 
 /// One layer of one run of tokens.
-struct reference_layer {
-  const models::model_config* config;
+struct decoder_layer {
+  const model_config* config;
   index number;
-  reference_parameters parameters;
+  named_weights parameters;
   const tensor* angles;  ///< [tokens, rotary width]
-  const reference_layer_state* before;
+  const layer_state* before;
   index tokens_before;
 
   /// hidden in and out; after: the state after the run, may be null.
-  layer_trace forward(tensor& hidden, reference_layer_state* after) const;
+  layer_trace forward(tensor& hidden, layer_state* after) const;
   /// d_hidden in and out; d_before += , may be null.
-  void backward(tensor& d_hidden, const layer_trace& t, reference_layer_state* d_before) const;
+  void backward(tensor& d_hidden, const layer_trace& t, layer_state* d_before) const;
 
  private:
   std::string name() const;
-  void attention(layer_trace& t, tensor& hidden, reference_layer_state* after) const;
+  void attention(layer_trace& t, tensor& hidden, layer_state* after) const;
   void attention_backward(tensor& d_normed, const tensor& d_hidden, const layer_trace& t,
-                          reference_layer_state* d_before) const;
-  void gated_delta(layer_trace& t, tensor& hidden, reference_layer_state* after) const;
+                          layer_state* d_before) const;
+  void gated_delta(layer_trace& t, tensor& hidden, layer_state* after) const;
   void gated_delta_backward(tensor& d_normed, const tensor& d_hidden, const layer_trace& t,
-                            reference_layer_state* d_before) const;
+                            layer_state* d_before) const;
   void feed_forward(layer_trace& t, tensor& hidden) const;
   void feed_forward_backward(tensor& d_hidden, const layer_trace& t) const;
 };
 
-}  // namespace longstraw::testing
+}  // namespace longstraw::models::reference

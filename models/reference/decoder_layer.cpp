@@ -1,5 +1,3 @@
-#include "reference_layers.hpp"
-
 #include <longstraw/kernels/reference/attention.hpp>
 #include <longstraw/kernels/reference/causal_conv.hpp>
 #include <longstraw/kernels/reference/gated_delta.hpp>
@@ -7,34 +5,35 @@
 #include <longstraw/kernels/reference/rms_norm.hpp>
 #include <longstraw/kernels/reference/rotary.hpp>
 #include <longstraw/kernels/reference/swiglu.hpp>
+#include <longstraw/models/reference/decoder_layer.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-namespace longstraw::testing {
+namespace longstraw::models::reference {
 
 namespace ref = kernels::reference;
 using kernels::norm_weight;
 
-matrix_view<const double> reference_parameters::matrix(const std::string& name) const {
-  const models::parameter& p = layout->at(name);
+matrix_view<const double> named_weights::matrix(const std::string& name) const {
+  const parameter& p = layout->at(name);
   return {weights + p.offset, p.shape[0], p.count / p.shape[0]};
 }
-matrix_view<double> reference_parameters::d_matrix(const std::string& name) const {
-  const models::parameter& p = layout->at(name);
+matrix_view<double> named_weights::d_matrix(const std::string& name) const {
+  const parameter& p = layout->at(name);
   return {gradients + p.offset, p.shape[0], p.count / p.shape[0]};
 }
-std::span<const double> reference_parameters::vector(const std::string& name) const {
-  const models::parameter& p = layout->at(name);
+std::span<const double> named_weights::vector(const std::string& name) const {
+  const parameter& p = layout->at(name);
   return {weights + p.offset, static_cast<std::size_t>(p.count)};
 }
-std::span<double> reference_parameters::d_vector(const std::string& name) const {
-  const models::parameter& p = layout->at(name);
+std::span<double> named_weights::d_vector(const std::string& name) const {
+  const parameter& p = layout->at(name);
   return {gradients + p.offset, static_cast<std::size_t>(p.count)};
 }
 
-tensor linear(const reference_parameters& p, const std::string& name, bool bias, const tensor& x) {
+tensor linear(const named_weights& p, const std::string& name, bool bias, const tensor& x) {
   const auto weight = p.matrix(name + ".weight");
   tensor y(x.rows, weight.rows);
   ref::linear_forward<double>(y.m(), x.m(), weight,
@@ -43,7 +42,7 @@ tensor linear(const reference_parameters& p, const std::string& name, bool bias,
   return y;
 }
 
-void linear_backward(tensor& d_x, const reference_parameters& p, const std::string& name, bool bias,
+void linear_backward(tensor& d_x, const named_weights& p, const std::string& name, bool bias,
                      const tensor& d_y, const tensor& x) {
   ref::linear_backward_weight<double>(p.d_matrix(name + ".weight"),
                                       bias ? p.d_vector(name + ".bias") : std::span<double>{},
@@ -71,7 +70,7 @@ std::vector<T> joined(const std::vector<T>& a, const std::vector<T>& b) {
 
 /// q_proj's rows are head by head: queries, then the gate if there is one.
 template <class Tensor>
-auto query_part(Tensor& raw, const models::model_config& c, bool gate) {
+auto query_part(Tensor& raw, const model_config& c, bool gate) {
   auto h = raw.heads(c.query_heads);
   h.width = c.head_dim;
   if (gate) h.data += c.head_dim;
@@ -86,7 +85,7 @@ void copy_heads(heads_view<double> to, heads_view<T> from) {
 
 /// q, k and v of the convolved channels.
 template <class Tensor>
-auto delta_parts(Tensor& x, const models::model_config& c) {
+auto delta_parts(Tensor& x, const model_config& c) {
   const index keys = c.delta_key_heads * c.delta_key_dim;
   auto m = x.m();
   return std::array{split_heads(m.col_range(0, keys), c.delta_key_heads),
@@ -94,16 +93,16 @@ auto delta_parts(Tensor& x, const models::model_config& c) {
                     split_heads(m.col_range(2 * keys, m.cols), c.delta_value_heads)};
 }
 
-kernels::gated_delta_dims delta_dims(const models::model_config& c) {
+kernels::gated_delta_dims delta_dims(const model_config& c) {
   return {c.delta_key_heads, c.delta_value_heads, c.delta_key_dim, c.delta_value_dim};
 }
 }  // namespace
 
-std::string reference_layer::name() const {
+std::string decoder_layer::name() const {
   return config->tensor_prefix + "layers." + std::to_string(number) + ".";
 }
 
-layer_trace reference_layer::forward(tensor& hidden, reference_layer_state* after) const {
+layer_trace decoder_layer::forward(tensor& hidden, layer_state* after) const {
   layer_trace t;
   t.input = hidden;
   t.normed = tensor(hidden.rows, hidden.cols);
@@ -111,7 +110,7 @@ layer_trace reference_layer::forward(tensor& hidden, reference_layer_state* afte
   ref::rms_norm_forward<double>(t.normed.heads(1), t.rstd.m(), t.input.heads(1),
                                 parameters.vector(name() + "input_layernorm.weight"),
                                 config->rms_norm_eps, config->norm);
-  if (config->layers[static_cast<std::size_t>(number)] == models::layer_kind::full_attention)
+  if (config->layers[static_cast<std::size_t>(number)] == layer_kind::full_attention)
     attention(t, hidden, after);
   else
     gated_delta(t, hidden, after);
@@ -119,11 +118,10 @@ layer_trace reference_layer::forward(tensor& hidden, reference_layer_state* afte
   return t;
 }
 
-void reference_layer::backward(tensor& d_hidden, const layer_trace& t,
-                               reference_layer_state* d_before) const {
+void decoder_layer::backward(tensor& d_hidden, const layer_trace& t, layer_state* d_before) const {
   feed_forward_backward(d_hidden, t);
   tensor d_normed(d_hidden.rows, d_hidden.cols);
-  if (config->layers[static_cast<std::size_t>(number)] == models::layer_kind::full_attention)
+  if (config->layers[static_cast<std::size_t>(number)] == layer_kind::full_attention)
     attention_backward(d_normed, d_hidden, t, d_before);
   else
     gated_delta_backward(d_normed, d_hidden, t, d_before);
@@ -133,9 +131,8 @@ void reference_layer::backward(tensor& d_hidden, const layer_trace& t,
                                  config->norm);
 }
 
-void reference_layer::attention(layer_trace& t, tensor& hidden,
-                                reference_layer_state* after) const {
-  const models::model_config& c = *config;
+void decoder_layer::attention(layer_trace& t, tensor& hidden, layer_state* after) const {
+  const model_config& c = *config;
   const std::string self = name() + "self_attn.";
   const index tokens = hidden.rows, width = c.query_heads * c.head_dim;
   t.raw_q = linear(parameters, self + "q_proj", c.attention_bias, t.normed);
@@ -181,10 +178,9 @@ void reference_layer::attention(layer_trace& t, tensor& hidden,
   }
 }
 
-void reference_layer::attention_backward(tensor& d_normed, const tensor& d_hidden,
-                                         const layer_trace& t,
-                                         reference_layer_state* d_before) const {
-  const models::model_config& c = *config;
+void decoder_layer::attention_backward(tensor& d_normed, const tensor& d_hidden,
+                                       const layer_trace& t, layer_state* d_before) const {
+  const model_config& c = *config;
   const std::string self = name() + "self_attn.";
   const index tokens = d_hidden.rows, width = c.query_heads * c.head_dim;
   tensor d_mixed(tokens, width);
@@ -240,9 +236,8 @@ void reference_layer::attention_backward(tensor& d_normed, const tensor& d_hidde
   linear_backward(d_normed, parameters, self + "v_proj", c.attention_bias, d_v, t.normed);
 }
 
-void reference_layer::gated_delta(layer_trace& t, tensor& hidden,
-                                  reference_layer_state* after) const {
-  const models::model_config& c = *config;
+void decoder_layer::gated_delta(layer_trace& t, tensor& hidden, layer_state* after) const {
+  const model_config& c = *config;
   const std::string self = name() + "linear_attn.";
   const index tokens = hidden.rows;
   t.qkv = linear(parameters, self + "in_proj_qkv", false, t.normed);
@@ -278,10 +273,9 @@ void reference_layer::gated_delta(layer_trace& t, tensor& hidden,
   }
 }
 
-void reference_layer::gated_delta_backward(tensor& d_normed, const tensor& d_hidden,
-                                           const layer_trace& t,
-                                           reference_layer_state* d_before) const {
-  const models::model_config& c = *config;
+void decoder_layer::gated_delta_backward(tensor& d_normed, const tensor& d_hidden,
+                                         const layer_trace& t, layer_state* d_before) const {
+  const model_config& c = *config;
   const std::string self = name() + "linear_attn.";
   const index tokens = d_hidden.rows, values = t.z.cols;
   tensor d_mixed(tokens, values), d_out(tokens, values), d_z(tokens, values);
@@ -319,7 +313,7 @@ void reference_layer::gated_delta_backward(tensor& d_normed, const tensor& d_hid
   linear_backward(d_normed, parameters, self + "in_proj_a", false, d_a, t.normed);
 }
 
-void reference_layer::feed_forward(layer_trace& t, tensor& hidden) const {
+void decoder_layer::feed_forward(layer_trace& t, tensor& hidden) const {
   const bool bias = config->mlp_bias;
   t.middle = hidden;
   t.middle_normed = tensor(hidden.rows, hidden.cols);
@@ -334,7 +328,7 @@ void reference_layer::feed_forward(layer_trace& t, tensor& hidden) const {
   add(hidden, linear(parameters, name() + "mlp.down_proj", bias, t.product));
 }
 
-void reference_layer::feed_forward_backward(tensor& d_hidden, const layer_trace& t) const {
+void decoder_layer::feed_forward_backward(tensor& d_hidden, const layer_trace& t) const {
   const bool bias = config->mlp_bias;
   tensor d_product(t.product.rows, t.product.cols), d_gate = d_product, d_up = d_product;
   linear_backward(d_product, parameters, name() + "mlp.down_proj", bias, d_hidden, t.product);
@@ -348,4 +342,4 @@ void reference_layer::feed_forward_backward(tensor& d_hidden, const layer_trace&
                                  config->norm);
 }
 
-}  // namespace longstraw::testing
+}  // namespace longstraw::models::reference

@@ -1,0 +1,46 @@
+#pragma once
+// Every bound of the audit, and why it is that number.
+
+#include <longstraw/memory/view.hpp>
+
+namespace longstraw::audit {
+
+/// What float32 is held to against double precision.
+struct parity_bounds {
+  double logps, entropies;  ///< largest absolute difference
+  double gradient;          ///< relative L2 error of a parameter
+  double update;            ///< relative L2 error of the weights' change, all parameters together
+};
+// Four times what PyTorch's own float32 loses against its float64 on random models of these kinds
+// and sizes with prompts of a few hundred tokens, the largest over the golden cases of the kind.
+// The gated delta net loses more: its norm divides by outputs that nearly cancel, and its decays
+// multiply up over the prompt. An update loses more than a gradient: AdamW's first step divides
+// every value by its own size, so the relative error of the smallest values counts like any other.
+inline constexpr parity_bounds dense_bounds{6.3e-6, 5.1e-6, 7.7e-6, 1.1e-4};
+inline constexpr parity_bounds hybrid_bounds{6.6e-5, 2.6e-5, 1.4e-4, 2.4e-3};
+
+/// A gradient may vanish (one visible key has weight 1 whatever its score) and then has no norm of
+/// its own: errors are relative to at least this share of the root mean norm over all parameters.
+inline constexpr double norm_floor_share = 1e-3;
+
+/// The norm is one sum in double over all gradients, whose errors average out.
+inline constexpr double grad_norm_relative = 1e-5;
+
+/// Between ranks only the order of sums differs: some tens of roundings of 6e-8 each, far below what
+/// a wrong or missing contribution would give. The gradient is compared as a whole; a parameter by
+/// itself may be as far off as float32 is from the truth, since its sum may nearly cancel.
+inline constexpr double ranks_gradient = 1e-5, ranks_grad_norm = 1e-5, ranks_logps = 1e-5;
+
+/// Central differences in double with this step: the truncation error is its square times a third
+/// derivative (1e-10), rounding 1e-16 / step (1e-11), and the smallest sampled gradients are
+/// thousands of times smaller than their derivatives.
+inline constexpr double difference_step = 1e-5;
+inline constexpr double difference_reference = 1e-5;
+
+/// Whole memory with 32 responses against 2: what may differ is bookkeeping, not activations.
+inline constexpr double group_memory_relative = 0.0025;
+
+/// The same bits, or not.
+inline constexpr double different_values = 0;
+
+}  // namespace longstraw::audit
