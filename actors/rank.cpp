@@ -380,13 +380,13 @@ caf::result<job_rewound> rank::rewind(const rewind_job& m) {
   if (!job_ || job_->number != m.job_number) return stamped(answer);
   forget_entries();
   attempt_ = m.attempt;
-  return ask_layers(m, answer);
+  return ask_layers(rewind_job{{}, m.job_number, m.attempt}, answer);
 }
 
 caf::result<job_released> rank::release(const release_job& m) {
   forget_entries();
   job_.reset();
-  return ask_layers(m, job_released{{}, m.job_number});
+  return ask_layers(release_job{{}, m.job_number}, job_released{{}, m.job_number});
 }
 
 }  // namespace longstraw::actors
