@@ -24,18 +24,7 @@ actor_graph::actor_graph(caf::actor_system& system, const environment& env, cons
                          const std::shared_ptr<const models::language_model>& model,
                          const std::shared_ptr<memory::budget>& budget)
     : system_(system), env_(env), options_(o), model_(model), budget_(budget) {
-  const auto& store = *model_->parameters();
-  gradients_.push_back(store.gradients());
-  for (index r = 1; r < options_.ranks; ++r) {
-    if (store.trains()) {
-      gradient_memory_.push_back(
-          budget_->named(arena_name::gradients)->allocate_floats(store.layout().total()));
-      gradient_memory_.back().populate();
-      gradients_.push_back(gradient_memory_.back().floats());
-    } else {
-      gradients_.emplace_back();
-    }
-  }
+  gradients_ = allocate_gradients();
   tracer_ = spawn_with_thread<actors::tracer>(system_, o.own_threads, env_, "tracer", o.trace_file,
                                               budget_, o.on_record);
   all_but_supervisor_.push_back(caf::actor_cast<caf::actor>(tracer_));
@@ -50,6 +39,24 @@ actor_graph::actor_graph(caf::actor_system& system, const environment& env, cons
   }
   supervisor_ = system_.spawn<actors::supervisor>(env_, "supervisor", ranks_, optimizers_,
                                                   collective_, all_but_supervisor_, o.attempts);
+}
+
+rank_gradients actor_graph::allocate_gradients() const {
+  struct arrays {
+    std::vector<memory::buffer> memory;
+    std::vector<std::span<float>> by_rank;
+  };
+  const auto& store = *model_->parameters();
+  auto all = std::make_shared<arrays>();
+  all->by_rank.push_back(store.gradients());
+  all->by_rank.resize(static_cast<std::size_t>(options_.ranks));
+  for (std::size_t r = 1; r < all->by_rank.size() && store.trains(); ++r) {
+    auto& memory = all->memory.emplace_back(
+        budget_->named(arena_name::gradients)->allocate_floats(store.layout().total()));
+    memory.populate();
+    all->by_rank[r] = memory.floats();
+  }
+  return {all, &all->by_rank};
 }
 
 void actor_graph::add_rank(index rank) {

@@ -38,10 +38,11 @@ class actor_graph {
 
   const messages::supervisor_actor& supervisor() const { return supervisor_; }
   const messages::tracer_actor& tracer() const { return tracer_; }
-  /// By rank: where gradients are summed up. Rank 0's array is the parameter store's own.
-  const std::vector<std::span<float>>& gradients() const { return gradients_; }
+  /// Where the ranks' gradients are summed up.
+  const messages::rank_gradients& gradients() const { return gradients_; }
 
  private:
+  messages::rank_gradients allocate_gradients() const;
   void add_rank(index rank);
 
   caf::actor_system& system_;
@@ -49,8 +50,7 @@ class actor_graph {
   const graph_options options_;
   const std::shared_ptr<const models::language_model> model_;
   const std::shared_ptr<memory::budget> budget_;
-  std::vector<memory::buffer> gradient_memory_;
-  std::vector<std::span<float>> gradients_;
+  messages::rank_gradients gradients_;
   messages::tracer_actor tracer_;
   messages::collective_actor collective_;
   std::vector<messages::optimizer_actor> optimizers_;

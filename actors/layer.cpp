@@ -11,6 +11,7 @@ namespace longstraw::actors {
 using namespace messages;
 using models::direction;
 
+// Holds all memory that its operations touch: the lane may still run them when this actor has ended.
 struct layer::work {
   run_entry request;
   index attempt = 0;
@@ -20,7 +21,9 @@ struct layer::work {
   std::vector<std::shared_ptr<const std::vector<float*>>> page_memory;  // PP-4: until it has run
   std::vector<page_owner> to_lease;                                     // still to ask for
   std::vector<page_owner> leased;
-  buffer_ptr recurrent;           // what pass.recurrent_before shows
+  buffer_ptr recurrent;           // what pass.recurrent_before shows, but in the sweep
+  buffer_ptr snapshots;           // in the sweep
+  buffer_ptr d_recurrent;         // what pass.d_recurrent shows
   buffer_ptr copy_from;           // first token of a sample: its state starts as a copy of this
   std::shared_ptr<work> forward;  // of a backward entry: whose pass and leases it uses
 
@@ -74,7 +77,8 @@ void layer::start_job(const run_entry& m) {
   LS_ASSERT(in_flight_.empty() && kept_.empty(),
             "a job must be released before the next one starts");
   job_number_ = of.number;
-  attempt_ = 0;
+  attempt_ =
+      m.attempt;  // not always the first: a rank may be so late that it begins with a later one
   prompt_tokens_ = static_cast<index>(of.data->prompt.size());
   rank_ = m.reply_to;
   failed_ = false;
@@ -211,20 +215,23 @@ void layer::start_forward(const work_ptr& w) {
   // A swept chunk writes the very keys and values that capture wrote.
   p.writes_pages = changes_state || e.in == phase::sweep;
   p.recurrent_before = w->recurrent->floats();
-  if (e.in == phase::sweep)
+  if (e.in == phase::sweep) {
+    w->snapshots = snapshots_;
     p.recurrent_before = snapshots_->floats().subspan(
         static_cast<std::size_t>(e.chunk) * captured_->floats().size(), captured_->floats().size());
+  }
   if (changes_state) p.recurrent_after = w->recurrent->floats();
   p.keep = w->keeps;
   p.activations =
       w->keeps && what == verb::forward_layer ? t.kept_activations[number] : t.activations;
   p.state_only = e.chunk >= 0 && number_ + 1 == of.model->layer_count();
   if (w->keeps) {
-    p.gradients = of.gradients[static_cast<std::size_t>(parts_.at.rank)];
+    p.gradients = (*of.gradients)[static_cast<std::size_t>(parts_.at.rank)];
     if (of.gradient == gradient_mode::full) {
       p.page_gradients = w->page_gradients;
       // The sweep takes the gradient of the state after a chunk to that of the state before it; a response adds to it.
-      p.d_recurrent = (e.in == phase::sweep ? d_captured_ : d_suffix_)->floats();
+      w->d_recurrent = e.in == phase::sweep ? d_captured_ : d_suffix_;
+      p.d_recurrent = w->d_recurrent->floats();
     }
   }
 

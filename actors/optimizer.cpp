@@ -20,7 +20,7 @@ optimizer::behavior_type optimizer::make_behavior() {
       on(&optimizer::begin),               // -> step_begun, later
       on(&optimizer::prepare),             // -> vote, later
       on(&optimizer::commit),              // -> step_committed, later
-      on(&optimizer::abort),               //
+      on(&optimizer::abort),               // -> step_aborted
       on(&optimizer::operation_finished),  // from the lane
       on(&optimizer::operation_broke),     // from the lane
       on(&optimizer::take_exchanged),      // from the collective
@@ -39,15 +39,15 @@ void optimizer::begin(const begin_step& m) {
   attempt_ = m.attempt;
   supervisor_ = m.reply_to;
   stage_ = stage::clearing;  // OP-2: an earlier step, attempt or runtime may have left something
-  submit("clear_gradients",
-         [all = job_->gradients[static_cast<std::size_t>(parts_.at.rank)]](kernels::executor& on) {
-           constexpr index block = index{1} << 20;
-           const auto count = static_cast<index>(all.size());
-           on.parallel_for(kernels::blocks_of(count, block), [&](index b, kernels::scratch&) {
-             const index n = std::min(block, count - b * block);
-             std::memset(all.data() + b * block, 0, static_cast<std::size_t>(n) * sizeof(float));
-           });
-         });
+  submit("clear_gradients", [all = (*job_->gradients)[static_cast<std::size_t>(parts_.at.rank)]](
+                                kernels::executor& on) {
+    constexpr index block = index{1} << 20;
+    const auto count = static_cast<index>(all.size());
+    on.parallel_for(kernels::blocks_of(count, block), [&](index b, kernels::scratch&) {
+      const index n = std::min(block, count - b * block);
+      std::memset(all.data() + b * block, 0, static_cast<std::size_t>(n) * sizeof(float));
+    });
+  });
 }
 
 // Each rank says where its gradients lie; when all have, they are complete.
@@ -55,7 +55,7 @@ void optimizer::prepare(const prepare_step& m) {
   if (!current(m.job_number) || stage_ != stage::accumulating) return;
   stage_ = stage::summing;
   if (parts_.at.alone()) return sum_shard(nullptr);
-  const auto own = job_->gradients[static_cast<std::size_t>(parts_.at.rank)];
+  const auto own = (*job_->gradients)[static_cast<std::size_t>(parts_.at.rank)];
   meet("sum_gradients", 0, {job_, std::as_bytes(own)});
 }
 
@@ -64,7 +64,7 @@ void optimizer::sum_shard(std::shared_ptr<const std::vector<given_data>> given) 
   submit("sum_gradients", [p = parameters_, j = job_, at = parts_.at, given,
                            squares = squares_](kernels::executor& on) {
     const token_range shard = shard_of(p->layout(), at);
-    if (given) sum_gradients(j->gradients, shard, on);  // OP-3
+    if (given) sum_gradients(*j->gradients, shard, on);  // OP-3
     *squares = gradient_squares(*p, shard, on);
   });
 }
@@ -100,10 +100,12 @@ void optimizer::commit(const commit_step& m) {
          });
 }
 
-void optimizer::abort(const abort_step& m) {
-  if (!current(m.job_number)) return;
-  job_.reset();
-  stage_ = stage::idle;
+caf::result<step_aborted> optimizer::abort(const abort_step& m) {
+  if (current(m.job_number)) {
+    job_.reset();
+    stage_ = stage::idle;
+  }
+  return stamped(step_aborted{{}, parts_.at.rank, m.job_number});
 }
 
 void optimizer::operation_finished(const operation_done& m) {

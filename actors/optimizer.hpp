@@ -30,7 +30,7 @@ class optimizer : public actor_base<messages::optimizer_actor> {
   void begin(const messages::begin_step& m);
   void prepare(const messages::prepare_step& m);
   void commit(const messages::commit_step& m);
-  void abort(const messages::abort_step& m);
+  caf::result<messages::step_aborted> abort(const messages::abort_step& m);
   void operation_finished(const messages::operation_done& m);
   void operation_broke(const messages::operation_failed& m);
   void take_exchanged(const messages::exchanged& m);

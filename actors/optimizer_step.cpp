@@ -74,4 +74,19 @@ void apply_adamw(const models::parameter_store& parameters, token_range shard,
   });
 }
 
+bool carry_through(messages::job& j, kernels::executor& on) {
+  using update = messages::commit_result::update;
+  const auto updates = std::span(j.commit.updates).first(static_cast<std::size_t>(j.ranks));
+  if (std::ranges::any_of(updates, [](const auto& u) { return u == update::begun; })) return false;
+  const auto& store = *j.model->parameters();
+  for (index r = 0; r < j.ranks; ++r) {
+    auto& u = updates[static_cast<std::size_t>(r)];
+    if (u == update::done) continue;
+    apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
+                j.optimizer_step, on);
+    u = update::done;
+  }
+  return true;
+}
+
 }  // namespace longstraw::actors

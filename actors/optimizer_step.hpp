@@ -22,4 +22,9 @@ void apply_adamw(const models::parameter_store& parameters, token_range shard,
                  const messages::optimizer_settings& s, double gradient_scale, index step,
                  kernels::executor& on);
 
+/// For a step whose commit was decided, after every actor has ended: all ranks have voted yes, but perhaps not all have
+/// updated their shards. Makes the remaining updates, so that weights and moments are of the new version, whole. False,
+/// and nothing changed, if an update broke off within a shard.
+bool carry_through(messages::job& j, kernels::executor& on);
+
 }  // namespace longstraw::actors

@@ -41,6 +41,7 @@ void rank::on_exit() {
 void rank::run(const run_phase& m) {
   supervisor_ = m.reply_to;
   phase_ = m.which;
+  attempt_ = m.attempt;
   if (job_ != m.what) {
     try {
       start_job(m.what);
@@ -56,13 +57,17 @@ void rank::run(const run_phase& m) {
 }
 
 void rank::begin_lane(index first_entry) {
+  const auto current = [this, number = job_->number, attempt = attempt_] {
+    return job_ && number == job_->number && attempt == attempt_;
+  };
   ask(parts_.lane, env.limits.operation, begin_lane_job{{}, job_->number, first_entry})
-      .then(on_answer<lane_ready>([this](const lane_ready& ready) {
-              if (!job_ || ready.job_number != job_->number) return;
+      .then(on_answer<lane_ready>([this, current](const lane_ready&) {
+              if (!current()) return;  // an answer to an attempt that was rewound meanwhile
               lane_ready_ = true;
               pump();
             }),
-            [this](const caf::error& e) {
+            [this, current](const caf::error& e) {
+              if (!current()) return;
               const error cause = from_caf(this->system(), e);
               report(cause.code(), cause.what());
             });
@@ -70,7 +75,6 @@ void rank::begin_lane(index first_entry) {
 
 void rank::start_job(const job_ptr& of) {
   job_ = of;
-  attempt_ = 0;
   lane_ready_ = false;
   finished_.clear();
   const workspace_sizes need = workspace_of(*of, parts_.at);
@@ -116,7 +120,7 @@ void rank::issue(index number) {
     case verb::decode_layer:
     case verb::backward_layer:
       tell(layers_[static_cast<std::size_t>(e.layer)],
-           run_entry{{}, number, e, pass_, self_as<entry_listener>()});
+           run_entry{{}, attempt_, number, e, pass_, self_as<entry_listener>()});
   }
 }
 
@@ -227,7 +231,7 @@ void rank::embed_backward(index number) {
   submit(number, 0, true, [p = pass_](kernels::executor& on) {
     if (p->positions.count() > 0)
       p->of->model->embed_backward(p->d_hidden, p->ids,
-                                   p->of->gradients[static_cast<std::size_t>(p->at.rank)], on);
+                                   (*p->of->gradients)[static_cast<std::size_t>(p->at.rank)], on);
     if (p->at.rank == 0 && p->response >= 0)
       p->of->results[static_cast<std::size_t>(p->response)].replayed = true;
   });
@@ -270,12 +274,15 @@ void rank::finish_entry(index number) {
   pump();
 }
 
+// Between rewind_job and its answer lane and layers may still finish what belongs to the attempt that is void.
+bool rank::runs(index job_number) const { return job_ && job_number == job_->number && next_ >= 0; }
+
 void rank::entry_finished(const entry_done& m) {
-  if (job_ && m.job_number == job_->number) finish_entry(m.number);
+  if (runs(m.job_number)) finish_entry(m.number);
 }
 
 void rank::operation_finished(const operation_done& m) {
-  if (!job_ || m.job_number != job_->number) return;
+  if (!runs(m.job_number)) return;
   if (m.last) return finish_entry(m.entry);
   shared_head& h = *heads_.at(m.entry);
   const auto floats =
@@ -332,10 +339,10 @@ void rank::forget_entries() {
   lane_ready_ = false;
 }
 
-/// First the lane, which then runs nothing of before; then all layers; answered when all have answered.
+/// First the lane, which then runs nothing of before; then all layers; then the lane again, since what a layer submitted
+/// between the two waits in the lane's mailbox and holds the job's memory. Answered when all have answered.
 template <class Answer, class Question>
-caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lane_job,
-                                     index lane_entry) {
+caf::result<Answer> rank::ask_layers(Question question, Answer answer) {
   struct pending_answer {
     caf::typed_response_promise<Answer> promise;
     std::size_t left;
@@ -343,14 +350,17 @@ caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lan
   };
   auto pending = std::make_shared<pending_answer>(
       pending_answer{this->template make_response_promise<Answer>(), layers_.size(), {}});
-  const auto count = [this, pending, answer] {
+  const auto fail_all = [pending](const caf::error& e) { pending->promise.deliver(e); };
+  const auto count = [this, pending, answer, fail_all] {
     if (pending->left > 0 && --pending->left > 0) return;
-    if (failed(pending->first_failure))
-      pending->promise.deliver(pending->first_failure);
-    else
-      pending->promise.deliver(stamped(answer));
+    if (failed(pending->first_failure)) return fail_all(pending->first_failure);
+    ask(parts_.lane, env.limits.operation, begin_lane_job{})
+        .then(on_answer<lane_ready>([this, pending, answer](const lane_ready&) {
+                pending->promise.deliver(stamped(answer));
+              }),
+              fail_all);
   };
-  ask(parts_.lane, env.limits.operation, begin_lane_job{{}, lane_job, lane_entry})
+  ask(parts_.lane, env.limits.operation, begin_lane_job{})
       .then(on_answer<lane_ready>([this, pending, count, question](const lane_ready&) {
               if (layers_.empty()) return count();
               for (const layer_actor& l : layers_)
@@ -361,7 +371,7 @@ caf::result<Answer> rank::ask_layers(Question question, Answer answer, index lan
                             count();
                           });
             }),
-            [pending](const caf::error& e) { pending->promise.deliver(e); });
+            fail_all);
   return pending->promise;
 }
 
@@ -370,13 +380,13 @@ caf::result<job_rewound> rank::rewind(const rewind_job& m) {
   if (!job_ || job_->number != m.job_number) return stamped(answer);
   forget_entries();
   attempt_ = m.attempt;
-  return ask_layers(m, answer, 0, 0);
+  return ask_layers(rewind_job{{}, m.job_number, m.attempt}, answer);
 }
 
 caf::result<job_released> rank::release(const release_job& m) {
   forget_entries();
   job_.reset();
-  return ask_layers(m, job_released{{}, m.job_number}, 0, 0);
+  return ask_layers(release_job{{}, m.job_number}, job_released{{}, m.job_number});
 }
 
 }  // namespace longstraw::actors

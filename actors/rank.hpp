@@ -54,11 +54,11 @@ class rank : public actor_base<messages::rank_actor> {
   void begin_pass(const messages::schedule_entry& e);
   using body = std::function<void(kernels::executor&)>;
   void submit(index number, index part, bool last, body run);
+  bool runs(index job_number) const;
   void finish_entry(index number);
   void forget_entries();
   template <class Answer, class Question>
-  caf::result<Answer> ask_layers(Question question, Answer answer, index lane_job,
-                                 index lane_entry);
+  caf::result<Answer> ask_layers(Question question, Answer answer);
   void report(errc code, const std::string& sentence);
 
   void embed(index number, const messages::schedule_entry& e);
@@ -82,7 +82,7 @@ class rank : public actor_base<messages::rank_actor> {
   // Heads whose log-probabilities are on their way to the other ranks, by entry.
   struct shared_head {
     messages::token_pass_ptr pass;
-    std::shared_ptr<memory::buffer> given;
+    std::shared_ptr<memory::buffer> given;  // written by its operation
   };
   std::map<index, std::shared_ptr<shared_head>> heads_;
   std::shared_ptr<messages::workspace> space_;

@@ -1,4 +1,5 @@
 #include <longstraw/actors/actor_graph.hpp>
+#include <longstraw/actors/make_job.hpp>
 #include <longstraw/actors/optimizer_step.hpp>
 #include <longstraw/actors/plan.hpp>
 #include <longstraw/actors/runtime.hpp>
@@ -124,10 +125,13 @@ phase_seconds runtime::run(const job_ptr& j) {
     broken_ = answer.sentence.empty() ? "an actor did not answer" : answer.sentence;
     actors_.reset();
   }
-  if (answer.failed && j->commit.decided && carry_through(*j)) {
-    if (options_.log)
-      options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
-    answer.failed = false;
+  if (answer.failed && j->commit.decided) {
+    kernels::executor on(1, *budget_->named(options_.arena_prefix + arena_name::scratch));
+    if (carry_through(*j, on)) {
+      if (options_.log)
+        options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
+      answer.failed = false;
+    }
   }
   if (answer.failed && j->commit.decided) throw error(errc::half_updated, answer.sentence);
   if (thrown) std::rethrow_exception(thrown);
@@ -136,55 +140,7 @@ phase_seconds runtime::run(const job_ptr& j) {
   return answer.seconds;
 }
 
-// All ranks have voted yes, but an actor ended before all had updated their shards. Nothing runs any more, so the
-// remaining updates are made here: weights and moments are of the new version, whole. Not if an update broke off within
-// a shard.
-bool runtime::carry_through(job& j) {
-  using update = commit_result::update;
-  const auto updates = std::span(j.commit.updates).first(static_cast<std::size_t>(j.ranks));
-  if (std::ranges::any_of(updates, [](const auto& u) { return u == update::begun; })) return false;
-  kernels::executor on(1, *budget_->named(options_.arena_prefix + arena_name::scratch));
-  const auto& store = *model_->parameters();
-  for (index r = 0; r < j.ranks; ++r) {
-    auto& u = updates[static_cast<std::size_t>(r)];
-    if (u == update::done) continue;
-    try {
-      apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
-                  j.optimizer_step, on);
-    } catch (const error&) {  // not finite, as on its own rank
-      return false;
-    }
-    u = update::done;
-  }
-  return true;
-}
-
 namespace {
-
-// What comes through the library's front door may be anything; kernels trust it afterwards.
-void check_group(const models::group& g, index vocabulary) {
-  const auto check_ids = [&](const std::vector<token_id>& ids, const std::string& what) {
-    for (const token_id id : ids)
-      if (id < 0 || id >= vocabulary)
-        fail(errc::bad_input, "{}: {} holds id {}, expected 0 to {}", g.name, what, id,
-             vocabulary - 1);
-  };
-  if (g.prompt.empty()) fail(errc::bad_input, "{}: the prompt is empty", g.name);
-  check_ids(g.prompt, "the prompt");
-  for (std::size_t r = 0; r < g.responses.size(); ++r) {
-    const models::response& response = g.responses[r];
-    const std::string what = fmt::format("response {}", r);
-    check_ids(response.tokens, what);
-    const auto tokens = static_cast<index>(response.tokens.size());
-    if (response.loss_tokens < 0 || response.loss_tokens > tokens)
-      fail(errc::bad_input, "{}: {} has {} loss tokens, expected 0 to {}", g.name, what,
-           response.loss_tokens, tokens);
-    for (const auto* logps : {&response.old_logps, &response.ref_logps})
-      if (!logps->empty() && static_cast<index>(logps->size()) != tokens)
-        fail(errc::bad_input, "{}: {} has {} given log-probabilities, expected {}", g.name, what,
-             logps->size(), tokens);
-  }
-}
 
 job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_point begin) {
   job_seconds out{s.capture, s.score, s.replay, s.sweep, s.decode, s.commit, 0};
@@ -194,69 +150,10 @@ job_seconds seconds_of(const phase_seconds& s, std::chrono::steady_clock::time_p
 
 }  // namespace
 
-job_ptr runtime::new_job(const char* name, const models::group& g) const {
-  check_group(g, model_->config().vocabulary);
-  auto j = std::make_shared<job>();
-  j->number = ++jobs_;
-  j->name = name;
-  j->model = model_;
-  j->data = std::make_shared<const models::group>(g);
-  // A page longer than the prompt would only reserve what nobody uses.
-  constexpr index shortest_page = 256;
-  j->page_tokens =
-      std::min(options_.page_tokens, std::max(shortest_page, static_cast<index>(g.prompt.size())));
-  j->arena_prefix = options_.arena_prefix;
-  j->ranks = options_.ranks;
-  j->policy_version = policy_version_;
-  j->chunks = chunks_of_prompt(static_cast<index>(g.prompt.size()), options_.chunk_tokens);
-  return j;
-}
+job_origin runtime::origin() const { return {options_, model_, ++jobs_, policy_version_}; }
 
 job_ptr runtime::make_step(const models::group& g, const step_settings& s) const {
-  if (!model_->parameters()->trains())
-    fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");
-  for (index l = 0; s.gradient == gradient_mode::full && l < model_->layer_count(); ++l)
-    if (!model_->layer(l).gives_state_gradient())
-      fail(errc::bad_input,
-           "layer {} ({}) gives no gradient of its state, which the full gradient needs", l,
-           model_->layer(l).kind());
-  auto j = new_job("step", g);
-  j->loss = s.loss;
-  j->counts = models::counts_of(g, s.loss);
-  j->commits = true;
-  j->gradient = s.gradient;
-  j->checkpoint = s.checkpoint;
-  if (actors_) j->gradients = actors_->graph.gradients();
-  j->optimizer = s.optimizer;
-  j->optimizer_step = s.optimizer_step;
-  const index prompt = static_cast<index>(g.prompt.size());
-  const index layers = model_->layer_count();
-  std::vector<index> to_score;
-  for (index r = 0; r < static_cast<index>(g.responses.size()); ++r) {
-    const models::response& response = g.responses[static_cast<std::size_t>(r)];
-    response_result result;
-    result.old_logps = response.old_logps;
-    j->results.push_back(std::move(result));
-    if (response.loss_tokens == 0) continue;
-    const bool signal = models::has_signal(response, s.loss);
-    if (signal) j->replayed_responses.push_back(r);
-    if (!signal || (response.old_logps.empty() && s.separate_score)) to_score.push_back(r);
-    if (signal && s.loss.beta != 0 && response.ref_logps.empty())
-      fail(errc::bad_input, "{}: beta is {} but response {} has no reference log-probabilities",
-           g.name, s.loss.beta, r);
-  }
-  if (j->replayed_responses.empty()) return j;  // nothing to learn from: an empty schedule
-  add_capture(j->plan, prompt, options_.chunk_tokens, layers);
-  const auto tokens_of = [&](index r) {
-    return static_cast<index>(g.responses[static_cast<std::size_t>(r)].tokens.size());
-  };
-  for (const index r : to_score) add_score(j->plan, r, prompt, tokens_of(r), layers);
-  j->scores_first = !to_score.empty() && s.separate_score;
-  for (const index r : j->replayed_responses)
-    add_replay(j->plan, r, prompt, tokens_of(r), layers, s.checkpoint);
-  if (s.gradient == gradient_mode::full)
-    add_sweep(j->plan, prompt, options_.chunk_tokens, layers, s.checkpoint);
-  return j;
+  return make_step_job(origin(), g, s, actors_ ? actors_->graph.gradients() : rank_gradients{});
 }
 
 memory_plan runtime::step_plan(const models::group& g, const step_settings& s) const {
@@ -324,7 +221,7 @@ step_outcome runtime::step(const models::group& g, const step_settings& s) {
 
 score_outcome runtime::score(const models::group& g, double temperature) {
   const auto begin = std::chrono::steady_clock::now();
-  auto j = new_job("score", g);
+  auto j = make_job(origin(), "score", g);
   j->loss.temperature = temperature;
   const index prompt = static_cast<index>(g.prompt.size());
   add_capture(j->plan, prompt, options_.chunk_tokens, model_->layer_count());
@@ -343,7 +240,7 @@ generate_outcome runtime::generate(const models::group& prompt, const generate_s
   if (options_.ranks > 1)
     fail(errc::bad_input, "generation runs on one rank, but runtime_options::ranks is {}",
          options_.ranks);
-  auto j = new_job("generate", prompt);
+  auto j = make_job(origin(), "generate", prompt);
   j->sampling = s.sampling;
   j->stop_at_end_of_sequence = s.stop_at_end_of_sequence;
   // The schedule is a list in memory; a request that no list holds is an answer, not a crash.

@@ -97,6 +97,8 @@ struct generate_outcome {
   job_seconds seconds;
 };
 
+struct job_origin;
+
 class runtime {
  public:
   /// The model's parameters must be in place. errc::over_budget if the lane's scratch memory does
@@ -131,10 +133,9 @@ class runtime {
 
  private:
   struct actors;
-  messages::job_ptr new_job(const char* name, const models::group& g) const;
+  job_origin origin() const;  // of the next job
   messages::job_ptr make_step(const models::group& g, const step_settings& s) const;
   messages::phase_seconds run(const messages::job_ptr& j);
-  bool carry_through(messages::job& j);
 
   runtime_options options_;
   std::shared_ptr<const models::language_model> model_;

@@ -108,7 +108,7 @@ void backward_from_loss(token_pass& pass, kernels::executor& on) {
   if (pass.positions.count() == 0) return;
   models::head_pass head = head_of(pass, on);
   head.d_logps = slice_of(pass, std::span<const float>(d_logps));
-  head.gradients = of.gradients[static_cast<std::size_t>(pass.at.rank)];
+  head.gradients = (*of.gradients)[static_cast<std::size_t>(pass.at.rank)];
   of.model->head_backward(head);
 }
 

@@ -128,7 +128,7 @@ void supervisor::start_next_phase() {
   if (next_phase_ == static_cast<int>(std::size(order_of_phases)))
     return job_->commits ? prepare() : release();
   for (const rank_actor& r : ranks_)
-    tell(r, run_phase{{}, job_, order_of_phases[next_phase_], self_as<phase_listener>()});
+    tell(r, run_phase{{}, job_, attempt_, order_of_phases[next_phase_], self_as<phase_listener>()});
 }
 
 void supervisor::phase_finished(const phase_done& m) {
@@ -195,24 +195,15 @@ bool supervisor::try_again(errc code) {
   env.log->warn("attempt_aborted job={} attempt={}; the responses are replayed once more",
                 job_->number, attempt_);
   stage_ = stage::rewinding;
-  answered_.clear();
   ++attempt_;
   first_phase_ = 1;
   tell(collective_, begin_exchanges{{}, 0, 0});
-  for (const optimizer_actor& o : optimizers_) tell(o, abort_step{{}, job_->number});
-  for (const rank_actor& r : ranks_)
-    ask(r, env.limits.operation, rewind_job{{}, job_->number, attempt_})
-        .then(on_answer<job_rewound>([this](const job_rewound& m) {
-                if (current(m.job_number, stage::rewinding) && m.attempt == attempt_ &&
-                    last_of_all(m.rank))
-                  start_attempt();
-              }),
-              [this, number = job_->number](const caf::error& e) {
-                if (!current(number, stage::rewinding)) return;
-                const error cause = from_caf(this->system(), e);
-                fail_job(cause.code(), cause.what());
-              });
+  ask_all<step_aborted>(optimizers_, abort_step{{}, job_->number}, &supervisor::rewind);
   return true;
+}
+
+void supervisor::rewind() {
+  ask_all<job_rewound>(ranks_, rewind_job{{}, job_->number, attempt_}, &supervisor::start_attempt);
 }
 
 void supervisor::cancel(const cancel_job&) {
@@ -227,31 +218,52 @@ void supervisor::fail_job(errc code, const std::string& sentence) {
   sentence_ = sentence;
   env.log->debug("job_failed number={} code=\"{}\" cause=\"{}\"", job_->number,
                  longstraw::to_string(code), sentence);
-  if (job_->commits)
-    for (const optimizer_actor& o : optimizers_) tell(o, abort_step{{}, job_->number});
-  release();
+  if (!job_->commits) return release();
+  begin_release();
+  ask_all<step_aborted>(optimizers_, abort_step{{}, job_->number}, &supervisor::release_ranks);
 }
 
-// Memory of the job is free again before the program hears of its end. If that fails, operations of
-// the job may still run: no further job may start beside them.
 void supervisor::release() {
+  begin_release();
+  release_ranks();
+}
+
+void supervisor::begin_release() {
   stage_ = stage::releasing;
-  answered_.clear();
-  const index number = job_->number;
   tell(collective_, begin_exchanges{{}, 0, 0});
-  for (rank_id rank = 0; rank < static_cast<rank_id>(ranks_.size()); ++rank) {
-    const auto released = [this, number, rank] {
-      if (current(number, stage::releasing) && last_of_all(rank)) answer();
+}
+
+// Memory of the job is free again before the program hears of its end.
+void supervisor::release_ranks() {
+  ask_all<job_released>(ranks_, release_job{{}, job_->number}, &supervisor::answer);
+}
+
+/// Asks the actors of all ranks and goes on when all have answered. A failure ends a rewind as it ends an attempt. While
+/// a job is released it breaks the runtime: operations of the job may still run, and no further job may start beside
+/// them.
+template <class Answer, class Handle, class Question>
+void supervisor::ask_all(const std::vector<Handle>& all, const Question& question,
+                         void (supervisor::*next)()) {
+  answered_.clear();
+  const auto still = [this, number = job_->number, attempt = attempt_, during = stage_] {
+    return current(number, during) && attempt == attempt_;
+  };
+  for (rank_id rank = 0; rank < static_cast<rank_id>(all.size()); ++rank) {
+    const auto answered = [this, rank, next] {
+      if (last_of_all(rank)) (this->*next)();
     };
-    ask(ranks_[static_cast<std::size_t>(rank)], env.limits.operation, release_job{{}, number})
-        .then(on_answer<job_released>([released](const job_released&) { released(); }),
-              [this, number, released](const caf::error& e) {
-                if (!current(number, stage::releasing)) return;
+    ask(all[static_cast<std::size_t>(rank)], env.limits.operation, question)
+        .then(on_answer<Answer>([still, answered](const Answer&) {
+                if (still()) answered();
+              }),
+              [this, still, answered](const caf::error& e) {
+                if (!still()) return;
                 const error cause = from_caf(this->system(), e);
+                if (stage_ == stage::rewinding) return fail_job(cause.code(), cause.what());
                 if (broken_.empty())
                   broken_ =
                       fmt::format("job '{}' could not be released: {}", job_->name, cause.what());
-                released();
+                answered();
               });
   }
 }
@@ -289,6 +301,9 @@ void supervisor::look(const watchdog_tick&) {
     } else if (now - seen_at_ > env.limits.operation && stage_ != stage::releasing &&
                stage_ != stage::rewinding) {
       const auto limit = std::chrono::duration<double>(env.limits.operation).count();
+      // The step is decided: who carries it through must know that no actor changes weights beside it.
+      if (stage_ == stage::committing)
+        broken_ = fmt::format("an update of the weights did not end within {} s", limit);
       fail_job(errc::timed_out,
                fmt::format("no operation of job '{}' finished within {} s (running: {})",
                            job_->name, limit, job_->running.load(std::memory_order_relaxed)));

@@ -13,10 +13,11 @@
 //         ledger, each once. From then on the step is decided.
 //   SV-3  After another actor has ended, every job fails with that actor's cause.
 //   SV-4  An attempt that a late rank spoiled is rewound: gradients and ledger begin anew, captured state stays.
+//   SV-5  The next attempt or job begins when all optimizers and then all ranks have let go of the one before.
 //
 //   idle -> beginning -> running (phase by phase) -> preparing -> committing -> releasing -> idle
 //   a late rank after capture: rewinding -> beginning
-//   any other failure on the way: abort_step, releasing, job_done{failed}
+//   any other failure on the way: abort_step, releasing, job_done{failed}; while committing the runtime ends with it
 
 #include <longstraw/actors/actor_base.hpp>
 
@@ -56,7 +57,13 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   void prepare();
   bool try_again(errc code);
   void fail_job(errc code, const std::string& sentence);
+  void rewind();
   void release();
+  void begin_release();
+  void release_ranks();
+  template <class Answer, class Handle, class Question>
+  void ask_all(const std::vector<Handle>& all, const Question& question,
+               void (supervisor::*next)());
   void answer();
   void actor_ended(const caf::error& reason);
 

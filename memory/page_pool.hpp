@@ -3,11 +3,12 @@
 // go. No actors here, so that the rules are tested by themselves; the page store actor is the only
 // user of a pool.
 //
-//   PP-1  Leased pages are never freed: dropping waits for the last lease.
+//   PP-1  Leased pages are freed by dropping their owner only. That ends its leases: an answer that came too late for
+//         its asker leaves a lease that nobody would give back.
 //   PP-2  Memory comes from one arena and never exceeds the budget.
 //   PP-3  Dropped pages cannot be leased again.
-//   PP-4  What lease() returned keeps the memory, also when the pool has ended: a kernel that runs
-//         while everything is torn down still reads what is there.
+//   PP-4  What lease() returned keeps the memory, also when its owner was dropped or the pool has ended: a kernel that
+//         runs meanwhile still reads what is there.
 
 #include <longstraw/memory/arena.hpp>
 
@@ -38,7 +39,7 @@ class page_pool {
   /// One pointer a page. They may be used until the matching give_back.
   std::shared_ptr<const std::vector<float*>> lease(const Key& owner) {
     auto it = owners_.find(owner);
-    if (it == owners_.end() || it->second.dropped)
+    if (it == owners_.end())
       fail(errc::bad_input,
            "pages were asked for that are not there: never reserved, or dropped with their job");
     ++it->second.leases;
@@ -46,27 +47,18 @@ class page_pool {
     return {m, &m->pages};
   }
 
+  /// Nothing happens if the owner was dropped meanwhile.
   void give_back(const Key& owner) {
     auto it = owners_.find(owner);
-    LS_ASSERT(it != owners_.end() && it->second.leases > 0,
-              "only what was leased can be given back");
+    if (it == owners_.end()) return;
+    LS_ASSERT(it->second.leases > 0, "only what was leased can be given back");
     --it->second.leases;
-    if (it->second.dropped && it->second.leases == 0) owners_.erase(it);
   }
 
   /// Drops every owner for which match(owner) holds.
   template <class Match>
   void drop_if(Match&& match) {
-    for (auto it = owners_.begin(); it != owners_.end();) {
-      if (match(it->first)) {
-        it->second.dropped = true;
-        if (it->second.leases == 0) {
-          it = owners_.erase(it);
-          continue;
-        }
-      }
-      ++it;
-    }
+    std::erase_if(owners_, [&](const auto& o) { return match(o.first); });
   }
 
   index owners() const { return static_cast<index>(owners_.size()); }
@@ -79,7 +71,6 @@ class page_pool {
   struct entry {
     std::shared_ptr<memory_of_pages> memory;
     index leases = 0;
-    bool dropped = false;
   };
   std::shared_ptr<arena> arena_;
   std::map<Key, entry> owners_;

@@ -96,6 +96,7 @@ using phase_listener = typed_actor<caf::result<void>(phase_done),
 struct run_phase {
   trace_ctx ctx;
   job_ptr what;
+  index attempt = 0;
   phase which = phase::capture;
   phase_listener reply_to;
 };
@@ -151,6 +152,7 @@ using entry_listener = typed_actor<caf::result<void>(entry_done), caf::result<vo
 /// order:   entries in order of number; the next may arrive while this one waits.
 struct run_entry {
   trace_ctx ctx;
+  index attempt = 0;
   index number = 0;
   schedule_entry entry;
   token_pass_ptr pass;
@@ -204,8 +206,9 @@ struct return_pages {
   trace_ctx ctx;
   page_owner owner;
 };
-/// layer -> page store.  Free the pages of that job and layer, samples included, once no lease is
-/// out; or those of its gradients alone.
+/// layer -> page store.  Free the pages of that job and layer, samples included, or those of its gradients alone. Ends
+/// their leases, also those whose answer came too late for the layer; an operation that still uses the pages keeps their
+/// memory.
 /// answer:  pages_dropped.
 struct drop_pages {
   trace_ctx ctx;
@@ -388,9 +391,15 @@ struct commit_step {
   index job_number = 0;
 };
 /// supervisor -> optimizer.  The step is void; its gradients are cleared before the next.
-/// answer:  none.
+/// answer:  step_aborted: the optimizer submits nothing more of it. What it has submitted ends before the lane answers
+///          a begin_lane_job that follows: a sum that came later would add to gradients of the next step.
 struct abort_step {
   trace_ctx ctx;
+  index job_number = 0;
+};
+struct step_aborted {
+  trace_ctx ctx;
+  rank_id rank = 0;
   index job_number = 0;
 };
 
@@ -425,9 +434,10 @@ struct timeline_closed {
                               apply(submit_operation) apply(begin_lane_job) apply(lane_ready)      \
                                   apply(run_next_operation) apply(begin_step) apply(step_begun)    \
                                       apply(prepare_step) apply(vote) apply(commit_step)           \
-                                          apply(step_committed) apply(abort_step) apply(fault)     \
-                                              apply(flush_timeline) apply(close_timeline)          \
-                                                  apply(timeline_closed)
+                                          apply(step_committed) apply(abort_step)                  \
+                                              apply(step_aborted) apply(fault)                     \
+                                                  apply(flush_timeline) apply(close_timeline)      \
+                                                      apply(timeline_closed)
 
 #define LONGSTRAW_UNSAFE(name) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(longstraw::messages::name)
 LONGSTRAW_MESSAGES(LONGSTRAW_UNSAFE)

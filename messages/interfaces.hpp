@@ -34,7 +34,7 @@ using lane_actor =
 
 using optimizer_actor =
     typed_actor<caf::result<void>(begin_step), caf::result<void>(prepare_step),
-                caf::result<void>(commit_step), caf::result<void>(abort_step),
+                caf::result<void>(commit_step), caf::result<step_aborted>(abort_step),
                 caf::result<void>(operation_done), caf::result<void>(operation_failed),
                 caf::result<void>(exchanged), caf::result<void>(exchange_missed)>;
 

@@ -64,6 +64,10 @@ struct commit_result {
   std::array<std::atomic<update>, ranks_max> updates{};
 };
 
+/// By rank: where its sum of parameter gradients lies, in the layout of the parameter store. Rank 0's is the store's
+/// own; prepare leaves the sum over ranks there. Keeps the memory: a lane may still write when all other actors have ended.
+using rank_gradients = std::shared_ptr<const std::vector<std::span<float>>>;
+
 struct job {
   // Description.
   index number = 0;  ///< of the job in this runtime, from 1; its pages and operations carry it
@@ -82,9 +86,7 @@ struct job {
   bool commits = false;      ///< ends in a transaction
   gradient_mode gradient = gradient_mode::frozen;
   checkpointing checkpoint = checkpointing::none;
-  /// By rank: where its sum of parameter gradients lies, in the layout of the parameter store. Rank 0's is the store's
-  /// own; prepare leaves the sum over ranks there.
-  std::vector<std::span<float>> gradients;
+  rank_gradients gradients;
   optimizer_settings optimizer;
   index optimizer_step = 1;  ///< for bias correction, from 1
   kernels::sampling_settings sampling;
