@@ -72,7 +72,7 @@ void actor_graph::add_rank(index rank) {
   parts.collective = collective_;
   auto executor =
       std::make_shared<kernels::executor>(options_.threads, *arena(arena_name::scratch));
-  parts.lane = spawn_with_thread<lane>(system_, options_.own_threads, env_, name("lane"),
+  parts.lane = spawn_with_thread<lane>(system_, options_.own_threads, env_, name("lane"), rank,
                                        std::move(executor));
   parts.pages =
       system_.spawn<page_store>(env_, name("page store"), arena(arena_name::conditional_state),

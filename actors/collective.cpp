@@ -33,9 +33,7 @@ void collective::gather(const contribute& m) {
   LS_ASSERT(std::ranges::none_of(here.given, same), "a rank gives once to an exchange");
   here.given.push_back(m);
   if (static_cast<index>(here.given.size()) < ranks_) {
-    if (ticking_) return;
-    ticking_ = true;
-    send_after(this, self_as<collective_actor>(), env.limits.collective / 4, exchange_tick{});
+    if (!ticking_) look_later();
     return;
   }
   auto all = std::make_shared<std::vector<given_data>>(here.given.size());
@@ -44,9 +42,23 @@ void collective::gather(const contribute& m) {
   open_.erase(m.key);
 }
 
+std::chrono::milliseconds collective::interval() const {
+  return std::max(env.limits.collective / 4, std::chrono::milliseconds{1});
+}
+
+void collective::look_later() {
+  ticking_ = true;
+  looked_at_ = this->clock().now();
+  send_after(this, self_as<collective_actor>(), interval(), exchange_tick{});
+}
+
 void collective::look(const exchange_tick&) {
   ticking_ = false;
   const auto now = this->clock().now();
+  // A stopped terminal job, a machine that slept: nobody could give meanwhile.
+  const auto pause = now - looked_at_ - interval();
+  if (pause > 4 * interval())
+    for (auto& [key, here] : open_) here.first += pause;
   for (auto it = open_.begin(); it != open_.end();) {
     if (now - it->second.first < env.limits.collective) {
       ++it;
@@ -60,23 +72,18 @@ void collective::look(const exchange_tick&) {
       tell(c.reply_to, exchange_missed{{}, it->first, sentence});  // CO-2
     it = open_.erase(it);
   }
-  if (open_.empty()) return;
-  ticking_ = true;
-  send_after(this, self_as<collective_actor>(), env.limits.collective / 4, exchange_tick{});
+  if (!open_.empty()) look_later();
 }
 
 std::string collective::missing(const meeting& m) const {
-  std::string absent;
-  for (index r = 0; r < ranks_; ++r) {
-    const auto gave = [r](const contribute& c) { return c.rank == r; };
-    if (std::ranges::none_of(m.given, gave))
-      absent += fmt::format("{}{}", absent.empty() ? "" : ", ", r);
-  }
+  std::vector<rank_id> absent;
+  for (rank_id r = 0; r < ranks_; ++r)
+    if (std::ranges::find(m.given, r, &contribute::rank) == m.given.end()) absent.push_back(r);
   const contribute& c = m.given.front();
   const double limit = std::chrono::duration<double>(env.limits.collective).count();
-  return fmt::format("rank {} did not reach exchange {} ({}){} within {} s; nothing was committed",
-                     absent, c.what, c.detail,
-                     c.layer < 0 ? "" : fmt::format(" of layer {}", c.layer), limit);
+  return fmt::format("{} {} did not reach exchange {} ({}){} within {} s; nothing was committed",
+                     absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "), c.what,
+                     c.detail, c.layer < 0 ? "" : fmt::format(" of layer {}", c.layer), limit);
 }
 
 }  // namespace longstraw::actors

@@ -7,7 +7,7 @@
 //
 //   CO-1  exchanged is sent when all ranks have given, to each of them once.
 //   CO-2  An exchange that is not complete within the deadline ends in exchange_missed for those who gave, with the ranks
-//         that did not, the exchange and the layer.
+//         that did not, the exchange and the layer. While the whole process is stopped no time passes.
 //   CO-3  What belongs to another job or attempt is dropped.
 
 #include <longstraw/actors/actor_base.hpp>
@@ -34,11 +34,14 @@ class collective : public actor_base<messages::collective_actor> {
   void begin(const messages::begin_exchanges& m);
   void look(const messages::exchange_tick& m);
   std::string missing(const meeting& m) const;
+  std::chrono::milliseconds interval() const;
+  void look_later();
 
   const index ranks_;
   index job_number_ = 0, attempt_ = 0;
   std::map<messages::exchange_key, meeting> open_;
   bool ticking_ = false;  // an exchange_tick is under way
+  std::chrono::steady_clock::time_point looked_at_;
 };
 
 }  // namespace longstraw::actors

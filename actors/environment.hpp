@@ -18,7 +18,7 @@ struct deadlines {
   std::chrono::milliseconds page{30'000};
   /// The lane finishes an operation within this time, or the supervisor ends the job.
   std::chrono::milliseconds operation{600'000};
-  /// All ranks reach an exchange within this time of the first one, or the job ends (--collective-timeout).
+  /// All ranks reach an exchange within this time of the first one, or the attempt is given up (--collective-timeout).
   std::chrono::milliseconds collective{60'000};
   /// Distance of the supervisor's looks at the lane's progress.
   std::chrono::milliseconds watchdog{1'000};

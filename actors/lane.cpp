@@ -4,9 +4,9 @@ namespace longstraw::actors {
 
 using namespace messages;
 
-lane::lane(caf::actor_config& config, environment e, std::string name,
+lane::lane(caf::actor_config& config, environment e, std::string name, messages::rank_id rank,
            std::shared_ptr<kernels::executor> on)
-    : actor_base(config, std::move(e), std::move(name)), on_(std::move(on)) {}
+    : actor_base(config, std::move(e), std::move(name)), rank_(rank), on_(std::move(on)) {}
 
 lane::behavior_type lane::make_behavior() {
   return {
@@ -76,7 +76,8 @@ void lane::run(const submit_operation& m) {
     queue.value = static_cast<std::int64_t>(waiting_.size());
     env.timeline->add(queue);
   }
-  m.of->running.store(m.what->name, std::memory_order_relaxed);
+  auto& running = m.of->running[static_cast<std::size_t>(rank_)];
+  running.store(m.what->name, std::memory_order_relaxed);
   errc code = errc::internal;
   std::string sentence;
   bool failed = false;
@@ -88,7 +89,7 @@ void lane::run(const submit_operation& m) {
     failed = true, sentence = fmt::format("operation '{}' failed: {}", m.what->name, e.what());
   }
   m.of->operations_done.fetch_add(1, std::memory_order_relaxed);
-  m.of->running.store("nothing", std::memory_order_relaxed);
+  running.store(nullptr, std::memory_order_relaxed);
   if (tracing) {
     record.end_ns = timeline::now_ns();
     env.timeline->add(record);

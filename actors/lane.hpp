@@ -19,7 +19,7 @@ namespace longstraw::actors {
 
 class lane : public actor_base<messages::lane_actor> {
  public:
-  lane(caf::actor_config& config, environment e, std::string name,
+  lane(caf::actor_config& config, environment e, std::string name, messages::rank_id rank,
        std::shared_ptr<kernels::executor> on);
   behavior_type make_behavior() override;
   void on_exit() override;
@@ -33,6 +33,7 @@ class lane : public actor_base<messages::lane_actor> {
 
   using place = std::pair<index, index>;  // entry, part
 
+  const messages::rank_id rank_;
   std::shared_ptr<kernels::executor> on_;
   index job_number_ = 0;
   bool job_failed_ = false;

@@ -282,10 +282,11 @@ namespace {
 /// The segment after which the exchange stands that follows part `part` of an entry, if one does. Backward it stands
 /// before that segment's own backward.
 std::optional<std::size_t> exchange_after(const std::vector<std::size_t>& order, std::size_t part,
-                                          std::span<const models::segment> segments) {
+                                          std::span<const models::segment> segments,
+                                          bool state_only) {
   if (part + 1 == order.size()) return std::nullopt;
   const std::size_t s = std::min(order[part], order[part + 1]);
-  if (segments[s].after == models::exchange::none) return std::nullopt;
+  if (!models::exchanges_after(segments, s, state_only)) return std::nullopt;
   return s;
 }
 }  // namespace
@@ -295,7 +296,8 @@ void layer::submit_parts(const work_ptr& w) {
   const auto segments = w->of().model->layer(number_).segments();
   while (w->next_part < w->order.size()) {
     const bool meets =
-        !parts_.at.alone() && exchange_after(w->order, w->next_part, segments).has_value();
+        !parts_.at.alone() &&
+        exchange_after(w->order, w->next_part, segments, w->live().state_only).has_value();
     submit_part(w, meets);
     if (meets) return;
   }
@@ -309,8 +311,8 @@ void layer::submit_part(const work_ptr& w, bool meets) {
   const bool last = part + 1 == w->order.size();
 
   std::optional<std::size_t> takes, gives;
-  if (w->taken) takes = exchange_after(w->order, part - 1, segments);
-  if (meets) gives = exchange_after(w->order, part, segments);
+  if (w->taken) takes = exchange_after(w->order, part - 1, segments, w->live().state_only);
+  if (meets) gives = exchange_after(w->order, part, segments, w->live().state_only);
 
   auto op = std::make_shared<operation>();
   op->name = segments[s].name.data();
@@ -359,7 +361,8 @@ void layer::operation_finished(const operation_done& m) {
     return finish(w);
   }
   const auto segments = w->of().model->layer(number_).segments();
-  const auto s = *exchange_after(w->order, static_cast<std::size_t>(m.part), segments);
+  const auto s =
+      *exchange_after(w->order, static_cast<std::size_t>(m.part), segments, w->live().state_only);
   const auto floats = w->to_give->floats().first(static_cast<std::size_t>(w->given_floats));
   given_data given{std::exchange(w->to_give, nullptr), std::as_bytes(floats)};
   tell(parts_.collective, contribute{{},

@@ -10,7 +10,8 @@
 //
 //   LY-1  An operation that touches pages runs only under a lease, returned when the entry's last one is done.
 //   LY-2  A backward entry reuses the pass, and the leases, of its forward or rebuild entry.
-//   LY-3  The captured state is changed by capture entries only; the gradient of the state by backward entries only.
+//   LY-3  The captured state is changed by capture entries only (a swept chunk writes the same bits once more); the
+//         gradient of the state by backward entries only.
 //   LY-4  A segment that follows an exchange runs after all ranks have given.
 
 #include <longstraw/actors/actor_base.hpp>

@@ -64,7 +64,11 @@ void optimizer::sum_shard(std::shared_ptr<const std::vector<given_data>> given) 
   submit("sum_gradients", [p = parameters_, j = job_, at = parts_.at, given,
                            squares = squares_](kernels::executor& on) {
     const token_range shard = shard_of(p->layout(), at);
-    if (given) sum_gradients(*j->gradients, shard, on);  // OP-3
+    if (given) {  // OP-3
+      std::vector<std::span<const float>> by_rank;
+      for (const given_data& g : *given) by_rank.push_back(g.as<float>());
+      sum_gradients(p->gradients(), by_rank, shard, on);
+    }
     *squares = gradient_squares(*p, shard, on);
   });
 }

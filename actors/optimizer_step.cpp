@@ -30,15 +30,16 @@ token_range shard_of(const models::parameter_layout& layout, const models::rank_
   return at.part(layout.total());
 }
 
-void sum_gradients(std::span<const std::span<float>> by_rank, token_range shard,
-                   kernels::executor& on) {
+void sum_gradients(std::span<float> sum, std::span<const std::span<const float>> given,
+                   token_range shard, kernels::executor& on) {
   on.parallel_for(kernels::blocks_of(shard.count(), block_floats), [&](index b, kernels::scratch&) {
     const index begin = shard.begin + b * block_floats;
     const index end = std::min(begin + block_floats, shard.end);
-    const auto sum = part(by_rank[0], begin, end);
-    for (std::size_t r = 1; r < by_rank.size(); ++r) {
-      const auto add = part(by_rank[r], begin, end);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += add[i];
+    const auto to = part(sum, begin, end);
+    if (sum.data() != given[0].data()) std::ranges::copy(part(given[0], begin, end), to.begin());
+    for (std::size_t r = 1; r < given.size(); ++r) {
+      const auto add = part(given[r], begin, end);
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] += add[i];
     }
   });
 }
@@ -74,17 +75,24 @@ void apply_adamw(const models::parameter_store& parameters, token_range shard,
   });
 }
 
-bool carry_through(messages::job& j, kernels::executor& on) {
+bool carry_through(messages::job& j, memory::arena& scratch) {
   using update = messages::commit_result::update;
   const auto updates = std::span(j.commit.updates).first(static_cast<std::size_t>(j.ranks));
   if (std::ranges::any_of(updates, [](const auto& u) { return u == update::begun; })) return false;
+  if (std::ranges::all_of(updates, [](const auto& u) { return u == update::done; })) return true;
   const auto& store = *j.model->parameters();
-  for (index r = 0; r < j.ranks; ++r) {
-    auto& u = updates[static_cast<std::size_t>(r)];
-    if (u == update::done) continue;
-    apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
-                j.optimizer_step, on);
-    u = update::done;
+  try {
+    kernels::executor on(1, scratch);
+    for (index r = 0; r < j.ranks; ++r) {
+      auto& u = updates[static_cast<std::size_t>(r)];
+      if (u == update::done) continue;
+      u = update::begun;
+      apply_adamw(store, shard_of(store.layout(), {r, j.ranks}), j.optimizer, j.commit.clip_scale,
+                  j.optimizer_step, on);
+      u = update::done;
+    }
+  } catch (const error&) {  // the update is not finite, as it would have been on its own rank
+    return false;
   }
   return true;
 }

@@ -201,8 +201,10 @@ void check_budget(const job& j, const memory::budget& budget) {
       fits.push_back(fmt::format(
           "--gradient frozen would fit with {}, full misses {}", memory::readable_bytes(frozen),
           memory::readable_bytes(held + plan.total() - budget.limit_bytes())));
-    if (j.checkpoint == checkpointing::none) fits.push_back("--checkpoint layer needs less");
   }
+  const bool trains = workspace_of(j, {0, j.ranks}).gradient_tokens > 0;
+  if (trains && j.checkpoint == checkpointing::none)
+    fits.push_back("--checkpoint layer needs less");
   const index chunk = workspace_of(j, {0, j.ranks}).pass_tokens;
   index suffix = 0;
   for (const schedule_entry& e : j.plan.entries)

@@ -52,6 +52,7 @@ void rank::run(const run_phase& m) {
   }
   range_ = job_->plan.of(phase_);
   next_ = oldest_ = range_.begin;
+  if (parts_.at.rank == 0) job_->entries_done = range_.begin;  // a phase may run once more
   if (!lane_ready_) begin_lane(range_.begin);
   pump();
 }
@@ -384,6 +385,7 @@ caf::result<job_rewound> rank::rewind(const rewind_job& m) {
 }
 
 caf::result<job_released> rank::release(const release_job& m) {
+  parts_.staging->clear();  // the next job has exchanges of other sizes
   forget_entries();
   job_.reset();
   return ask_layers(release_job{{}, m.job_number}, job_released{{}, m.job_number});

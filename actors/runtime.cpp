@@ -125,15 +125,14 @@ phase_seconds runtime::run(const job_ptr& j) {
     broken_ = answer.sentence.empty() ? "an actor did not answer" : answer.sentence;
     actors_.reset();
   }
-  if (answer.failed && j->commit.decided) {
-    kernels::executor on(1, *budget_->named(options_.arena_prefix + arena_name::scratch));
-    if (carry_through(*j, on)) {
-      if (options_.log)
-        options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
-      answer.failed = false;
-    }
+  if (answer.failed && j->commit.decided &&
+      carry_through(*j, *budget_->named(options_.arena_prefix + arena_name::scratch))) {
+    if (options_.log)
+      options_.log->warn("the step was committed, then its job failed: {}", answer.sentence);
+    answer.failed = false;
   }
   if (answer.failed && j->commit.decided) throw error(errc::half_updated, answer.sentence);
+  if (j->commit.decided) ++policy_version_;
   if (thrown) std::rethrow_exception(thrown);
   if (answer.failed) throw error(answer.code, answer.sentence);
   if (options_.on_progress) options_.on_progress(*j);
@@ -212,7 +211,6 @@ step_outcome runtime::step(const models::group& g, const step_settings& s) {
   out.clip_fraction = static_cast<double>(clipped) / tokens;
   out.grad_norm = j->commit.grad_norm;
   out.committed = j->commit.decided;
-  if (out.committed) ++policy_version_;
   out.replayed = static_cast<index>(j->replayed_responses.size());
   out.responses = std::move(j->results);
   out.seconds = seconds_of(seconds, begin);

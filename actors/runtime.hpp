@@ -1,5 +1,5 @@
 #pragma once
-// The library's front door: a model on one rank, and the jobs that run on it. Blocking calls for
+// The library's front door: a model on its ranks, and the jobs that run on it. Blocking calls for
 // programs; everything behind them is actors. The README shows a whole program.
 //
 //   auto budget = memory::budget::make(0);
@@ -111,8 +111,8 @@ class runtime {
   runtime& operator=(const runtime&) = delete;
 
   /// One transaction on one group. Missing old log-probabilities are those of the current
-  /// parameters. With beta not 0, ref_logps must be there. On any error the parameters are as
-  /// before.
+  /// parameters. With beta not 0, ref_logps must be there. On an error the parameters are as before, with two
+  /// exceptions: errc::half_updated, and what on_progress throws, which comes out after the job, which may have committed.
   step_outcome step(const models::group& g, const step_settings& s);
   /// Log-probabilities and entropies of all responses; parameters unchanged.
   score_outcome score(const models::group& g, double temperature);

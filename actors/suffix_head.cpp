@@ -23,6 +23,11 @@ std::span<T> slice_of(const token_pass& pass, std::span<T> whole) {
                        static_cast<std::size_t>(pass.positions.count()));
 }
 
+std::size_t head_floats(const token_pass& pass) {
+  return static_cast<std::size_t>(
+      pass.of->model->head_workspace_floats(pass.at.largest_part(pass.whole.count())));
+}
+
 // Behind the head's own workspace lies the gradient by the log-probabilities.
 models::head_pass head_of(token_pass& pass, kernels::executor& on) {
   models::head_pass head;
@@ -32,7 +37,7 @@ models::head_pass head_of(token_pass& pass, kernels::executor& on) {
   head.temperature = static_cast<float>(pass.of->loss.temperature);
   head.logps = slice_of(pass, std::span<float>(pass.logps));
   head.entropies = slice_of(pass, std::span<float>(pass.entropies));
-  head.workspace = pass.space->head.floats().subspan(static_cast<std::size_t>(pass.whole.count()));
+  head.workspace = pass.space->head.floats().first(head_floats(pass));
   head.on = &on;
   return head;
 }
@@ -96,8 +101,8 @@ void backward_from_loss(token_pass& pass, kernels::executor& on) {
   // they were known before.
   const bool known = !response.old_logps.empty() || of.scores_first;
   const std::vector<float>& old_logps = known ? result_of(pass).old_logps : pass.logps;
-  const std::span<float> d_logps =
-      pass.space->head.floats().first(static_cast<std::size_t>(pass.whole.count()));
+  const std::span<float> d_logps = pass.space->head.floats().subspan(
+      head_floats(pass), static_cast<std::size_t>(pass.whole.count()));
   const models::response_loss loss =
       models::evaluate_response(d_logps, pass.logps, old_logps, response.ref_logps, pass.entropies,
                                 response.advantage, response.loss_tokens, of.counts, of.loss);

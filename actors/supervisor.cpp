@@ -179,14 +179,15 @@ void supervisor::committed(const step_committed& m) {
 
 void supervisor::handle_fault(const fault& m) {
   if (!job_ || m.job_number != job_->number || m.attempt != attempt_) return;
-  if (stage_ == stage::releasing || stage_ == stage::rewinding || try_again(m.code)) return;
+  if (stage_ == stage::releasing || stage_ == stage::rewinding || try_again(m.code, m.sentence))
+    return;
   if (stage_ == stage::committing)
     broken_ = "an update of the weights broke off, they are to be loaded again: " + m.sentence;
   fail_job(m.code, m.sentence);
 }
 
 // SV-4. Before the end of capture there is nothing to keep.
-bool supervisor::try_again(errc code) {
+bool supervisor::try_again(errc code, const std::string& sentence) {
   const bool captured =
       stage_ == stage::preparing ||
       (stage_ == stage::running && order_of_phases[next_phase_] != phase::capture);
@@ -195,6 +196,7 @@ bool supervisor::try_again(errc code) {
   env.log->warn("attempt_aborted job={} attempt={}; the responses are replayed once more",
                 job_->number, attempt_);
   stage_ = stage::rewinding;
+  spoiled_by_ = sentence;
   ++attempt_;
   first_phase_ = 1;
   tell(collective_, begin_exchanges{{}, 0, 0});
@@ -259,7 +261,10 @@ void supervisor::ask_all(const std::vector<Handle>& all, const Question& questio
               [this, still, answered](const caf::error& e) {
                 if (!still()) return;
                 const error cause = from_caf(this->system(), e);
-                if (stage_ == stage::rewinding) return fail_job(cause.code(), cause.what());
+                if (stage_ == stage::rewinding)
+                  return fail_job(cause.code(),
+                                  fmt::format("{}; the attempt could not be rewound: {}",
+                                              spoiled_by_, cause.what()));
                 if (broken_.empty())
                   broken_ =
                       fmt::format("job '{}' could not be released: {}", job_->name, cause.what());
@@ -306,7 +311,7 @@ void supervisor::look(const watchdog_tick&) {
         broken_ = fmt::format("an update of the weights did not end within {} s", limit);
       fail_job(errc::timed_out,
                fmt::format("no operation of job '{}' finished within {} s (running: {})",
-                           job_->name, limit, job_->running.load(std::memory_order_relaxed)));
+                           job_->name, limit, job_->running_now()));
     }
   }
   messages::send_after(this, self_as<supervisor_actor>(), env.limits.watchdog, watchdog_tick{});

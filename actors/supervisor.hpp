@@ -55,7 +55,7 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   void start_attempt();
   void start_next_phase();
   void prepare();
-  bool try_again(errc code);
+  bool try_again(errc code, const std::string& sentence);
   void fail_job(errc code, const std::string& sentence);
   void rewind();
   void release();
@@ -87,7 +87,8 @@ class supervisor : public actor_base<messages::supervisor_actor> {
   bool failed_ = false;
   errc code_ = errc::internal;
   std::string sentence_;
-  std::string broken_;  // why no job can run any more
+  std::string spoiled_by_;  // what the attempt is rewound for
+  std::string broken_;      // why no job can run any more
 
   index seen_operations_ = 0;
   std::chrono::steady_clock::time_point seen_at_;

@@ -13,6 +13,11 @@
 //   supervisor -> optimizer begin_step, prepare_step (vote), commit_step, abort_step
 //   * -> supervisor         fault
 
+// What belongs to a job or attempt that is over is ignored. Messages of one sender to one receiver keep their order, and
+// that is why entry_done, operation_done, phase_done and the like carry no attempt: a rank answers rewind_job only after
+// its lane, then its layers, then its lane once more have answered, so all that they had to say of the attempt before lies
+// ahead of that answer. Only what comes from another direction carries it: exchanges, faults, step_begun.
+
 #include <longstraw/kernels/executor.hpp>
 #include <longstraw/messages/caf.hpp>
 #include <longstraw/messages/job.hpp>
@@ -293,7 +298,8 @@ struct exchange_key {
   auto operator<=>(const exchange_key&) const = default;
 };
 
-/// What one rank gives: memory that stays as it is while anybody holds `keep`.
+/// What one rank gives: memory that stays as it is while anybody holds `keep`, but for the gradients of a transaction: of
+/// those each rank writes its own shard, which no other reads.
 struct given_data {
   std::shared_ptr<const void> keep;
   std::span<const std::byte> bytes;

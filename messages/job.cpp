@@ -1,7 +1,20 @@
 #include <longstraw/messages/job.hpp>
 
+#include <fmt/format.h>
+
 namespace longstraw::messages {
 
 std::string_view to_string(gradient_mode m) { return m == gradient_mode::full ? "full" : "frozen"; }
+
+std::string job::running_now() const {
+  std::string all;
+  for (index r = 0; r < ranks; ++r) {
+    const char* name = running[static_cast<std::size_t>(r)].load(std::memory_order_relaxed);
+    if (!name) continue;
+    if (ranks == 1) return name;
+    all += fmt::format("{}rank {}: {}", all.empty() ? "" : ", ", r, name);
+  }
+  return all.empty() ? "nothing" : all;
+}
 
 }  // namespace longstraw::messages

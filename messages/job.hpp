@@ -103,7 +103,10 @@ struct job {
   // Progress, for the watchdog and progress bars.
   std::atomic<index> operations_done{0};
   std::atomic<index> entries_done{0};
-  std::atomic<const char*> running{"nothing"};
+  std::array<std::atomic<const char*>, ranks_max>
+      running{};  ///< by rank: the operation in its lane, if any
+  /// "attend", or on several ranks "rank 0: attend, rank 3: recur"; "nothing".
+  std::string running_now() const;
 };
 using job_ptr = std::shared_ptr<job>;
 

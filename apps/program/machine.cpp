@@ -34,7 +34,8 @@ void machine_options::declare(options& o, ranks_allowed r) {
     o.whole("--ranks", ranks, 1, actors::runtime_options::ranks_max,
             "ranks in this process: tokens, heads, pages and optimizer state are split over them");
     o.number("--collective-timeout", collective_timeout, {0.001, 86400},
-             "seconds that ranks wait for each other before the step is given up");
+             "seconds that ranks wait for each other before the step is tried once more, from its "
+             "captured prompt, and then given up");
   }
   o.whole("--threads", threads_given, 1, threads_max, "cores / ranks",
           "compute threads of a rank; the result does not depend on them");

@@ -34,7 +34,7 @@ bool progress::look(const messages::job& j) {
   const double entries = static_cast<double>(std::max<std::size_t>(j.plan.entries.size(), 1));
   const double share = static_cast<double>(j.entries_done.load()) / entries;
   if (title_.empty()) title_ = j.name;
-  show(begin_ + width_ * std::clamp(share, 0.0, 1.0), j.running.load());
+  show(begin_ + width_ * std::clamp(share, 0.0, 1.0), j.running_now());
   return stop_signal() == 0;
 }
 

@@ -621,8 +621,7 @@ class simulation {
   // As the runtime does when its actors have ended: a decided commit is carried through.
   void finish_commit() {
     if (!violation_.empty() || !ended_ || !job_ || !job_->commit.decided) return;
-    kernels::executor on(1, *store_budget_->named("reference scratch"), 1 << 16);
-    if (actors::carry_through(*job_, on)) {
+    if (actors::carry_through(*job_, *store_budget_->named("reference scratch"))) {
       if (!watch_.is_new()) violate("a decided commit was not carried through");
     } else if (plan_.what != trouble::update) {
       violate("an update broke off");

@@ -46,12 +46,12 @@ TEST_CASE("gradients of ranks add up in rank 0's array, each shard by its owner"
   for (std::size_t r = 0; r < 3; ++r)
     for (std::size_t i = 0; i < total; ++i) arrays[r][i] = static_cast<float>((i * (r + 1)) % 1000);
   std::ranges::copy(arrays[0], store.gradients().begin());
-  const std::vector<std::span<float>> by_rank{store.gradients(), arrays[1], arrays[2]};
+  const std::vector<std::span<const float>> given{store.gradients(), arrays[1], arrays[2]};
   testing::runner on{2};
   double squares = 0;
   for (index r = 0; r < 3; ++r) {
     const token_range shard = shard_of(store.layout(), {r, 3});
-    sum_gradients(by_rank, shard, on.exec);
+    sum_gradients(store.gradients(), given, shard, on.exec);
     squares += gradient_squares(store, shard, on.exec);
   }
   double expected = 0;
