@@ -33,15 +33,18 @@ inline constexpr double norm_floor_share = 1e-3;
 inline constexpr double grad_norm_relative = 1e-5;
 
 /// Between ranks only the order of sums differs: some tens of roundings of 6e-8 each, far below what
-/// a wrong or missing contribution would give. The gradient is compared as a whole; a parameter by
-/// itself may be as far off as float32 is from the truth, since its sum may nearly cancel.
+/// a wrong or missing contribution would give. For the gradient as a whole and for each parameter.
 inline constexpr double ranks_gradient = 1e-5, ranks_grad_norm = 1e-5, ranks_logps = 1e-5;
 
-/// TO BE MEASURED
-inline bool sums_cancel(std::string_view name) {
-  return name.ends_with(".linear_attn.A_log") || name.ends_with(".linear_attn.dt_bias");
+/// Two kinds of parameter go beyond that, to 1.1e-5 (three ranks, odd sizes): the gradients of A_log
+/// and dt_bias are one number a head, a sum over all tokens of contributions of both signs that
+/// nearly cancel, so the same roundings are a larger share of it. They are the two that lose most in
+/// PyTorch's float32, 3.5e-5 on the hybrid golden cases, twice as much as any other: that is their
+/// bound. (in_proj_a, through which the same sums go for each of its weights, stays below 5e-6.)
+inline constexpr double ranks_decay_gradient = 3.5e-5;
+inline bool is_decay(std::string_view parameter) {
+  return parameter.ends_with(".linear_attn.A_log") || parameter.ends_with(".linear_attn.dt_bias");
 }
-inline constexpr double ranks_decay_gradient = 1.4e-4;
 
 /// Central differences in double with this step: the truncation error is its square times a third
 /// derivative (1e-10), rounding 1e-16 / step (1e-11), and the smallest sampled gradients are
@@ -49,7 +52,7 @@ inline constexpr double ranks_decay_gradient = 1.4e-4;
 inline constexpr double difference_step = 1e-5;
 inline constexpr double difference_reference = 1e-5;
 
-/// Whole memory with 32 responses against 2: what may differ is bookkeeping, not activations.
+/// Named memory with 32 responses against 2: what may differ is bookkeeping, not activations.
 inline constexpr double group_memory_relative = 0.0025;
 
 /// The same bits, or not.

@@ -112,10 +112,10 @@ void measure_ranks(const column& c, const shared_step& step, const shared_step& 
     check_scores(single);
     const auto logps = worst_response(many.outcome.responses, &messages::response_result::logps,
                                       single.outcome.responses, &messages::response_result::logps);
-    const auto worst = [&](bool cancelling) {
+    const auto worst = [&](bool decay) {
       return worst_gradient<float>(
           many.gradients, single.gradients, c.model->layout,
-          [&](const models::parameter& p) { return sums_cancel(p.name) == cancelling; });
+          [&](const models::parameter& p) { return is_decay(p.name) == decay; });
     };
     const l2_error whole = l2(many.gradients, single.gradients);
     here.measure({"gradient against one rank, relative L2 of all", whole.difference / whole.norm,
