@@ -33,7 +33,7 @@ constexpr known_type known_types[] = {
 };
 
 const known_type& type_of(const json_fields& fields) {
-  constexpr const char* choices = "one of qwen3_5_text, qwen3_5, qwen3, llama";
+  const std::string choices = fmt::format("one of {}", fmt::join(supported_model_types(), ", "));
   if (!fields.has("model_type")) fields.reject("model_type", choices);
   const std::string name = fields.text("model_type");
   for (const known_type& t : known_types)
@@ -169,6 +169,12 @@ void check_size(const model_config& c, const std::string& file) {
 }
 
 }  // namespace
+
+std::vector<std::string> supported_model_types() {
+  std::vector<std::string> names;
+  for (const known_type& t : known_types) names.emplace_back(t.name);
+  return names;
+}
 
 model_config parse_config(const std::string& text, const std::string& file) {
   const json document = parse_json(text, file);

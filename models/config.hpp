@@ -56,6 +56,9 @@ struct model_config {
   index layer_count() const { return static_cast<index>(layers.size()); }
 };
 
+/// What "model_type" may be: models of any other are refused.
+std::vector<std::string> supported_model_types();
+
 /// Reads and checks folder/config.json (and generation_config.json if there). errc::bad_input names file, field, value
 /// and what was expected.
 model_config read_config(const std::filesystem::path& folder);

@@ -3,6 +3,7 @@
 
 #include "commands.hpp"
 #include "data_order.hpp"
+#include "machine.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "stop.hpp"
@@ -195,7 +196,7 @@ class training_run {
   }
 
   void save(train_folder& folder) {
-    folder.save(at_, policy_, o_.machine.ranks, o_.keep);
+    folder.save(at_, policy_.files, *policy_.parameters, o_.machine.ranks, o_.keep);
     saved_step_ = at_.step;
   }
 

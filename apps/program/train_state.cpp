@@ -238,32 +238,33 @@ void train_folder::write_metrics() {
   unwritten_metrics_.clear();
 }
 
-void train_folder::save(run_position at, const loaded_model& policy, index ranks, index keep) {
+void train_folder::save(run_position at, const models::checkpoint& origin,
+                        const models::parameter_store& store, index ranks, index keep) {
   write_metrics();
   models::sync_file(metrics_.get(), folder_ / metrics_name);
   at.metrics_bytes = models::size_of(metrics_.get(), folder_ / metrics_name);
   journal_->begin(at.step, ranks);
   models::replace_folder(checkpoint(at.step), [&](const fs::path& fresh) {
-    write_checkpoint(fresh, at, policy, ranks);
+    write_checkpoint(fresh, at, origin, store, ranks);
   });
   journal_->commit(at.step, manifest_checksum_);
   prune(at.step, keep);
 }
 
 void train_folder::write_checkpoint(const fs::path& fresh, const run_position& at,
-                                    const loaded_model& policy, index ranks) {
-  const models::parameter_store& store = *policy.parameters;
+                                    const models::checkpoint& origin,
+                                    const models::parameter_store& store, index ranks) {
   const models::parameter_layout& layout = store.layout();
   for (index r = 0; r < ranks; ++r) {
     const models::rank_share at_rank{r, ranks};
     const auto shard =
-        models::shard_in(store, at_rank.part(layout.total()), !policy.files.holds_float32());
+        models::shard_in(store, at_rank.part(layout.total()), !origin.holds_float32());
     models::write_optimizer_part(fresh, layout, shard, at_rank);
     const fs::path part = fresh / models::optimizer_part_name(at_rank);
     journal_->prepared(at.step, r + 1, models::checksum_of_file(part));
   }
   fs::create_directory(fresh / "model");
-  policy.files.write_files(fresh / "model", store);
+  origin.write_files(fresh / "model", store);
   const json state = {{"step", at.step},
                       {"optimizer_steps", at.optimizer_steps},
                       {"moment_steps", at.moment_steps},

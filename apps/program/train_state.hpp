@@ -12,8 +12,7 @@
 //       state.json            step, optimizer steps, ranks, length of metrics.jsonl, settings
 //       manifest.json         size and checksum of all files above
 
-#include "machine.hpp"
-
+#include <longstraw/models/checkpoint.hpp>
 #include <longstraw/models/files.hpp>
 #include <longstraw/models/journal.hpp>
 
@@ -55,9 +54,10 @@ class train_folder {
   /// errc::io_failed: the file ends with its last whole line, and the next save writes this one
   /// first.
   void add_metrics(const nlohmann::ordered_json& line);
-  /// Saves the state after `at.step` steps, one part of the optimizer's state a rank; keeps the
-  /// last `keep` saves. `at.metrics_bytes` is filled in.
-  void save(run_position at, const loaded_model& policy, index ranks, index keep);
+  /// Saves the state after `at.step` steps, one part of the optimizer's state a rank, the model in
+  /// the files and dtypes of `origin`; keeps the last `keep` saves. `at.metrics_bytes` is filled in.
+  void save(run_position at, const models::checkpoint& origin, const models::parameter_store& store,
+            index ranks, index keep);
 
   std::filesystem::path checkpoint(index step) const;
   const std::filesystem::path& path() const { return folder_; }
@@ -67,7 +67,8 @@ class train_folder {
   void check_journal() const;
   void write_metrics();
   void write_checkpoint(const std::filesystem::path& fresh, const run_position& at,
-                        const loaded_model& policy, index ranks);
+                        const models::checkpoint& origin, const models::parameter_store& store,
+                        index ranks);
   void remove(const std::filesystem::path& checkpoint) const;
   void prune(index newest, index keep) const;
 

@@ -29,16 +29,20 @@ decoder_state capture_prompt(const decoder& d, const group& g) {
 
 group_evaluation evaluate_group(const decoder& d, const group& g, const loss_settings& s,
                                 const decoder_state* captured, std::span<double> gradients) {
-  const group_counts counts = counts_of(g, s);
+  const group_counts counts = count_group(g, s);
   const decoder_state empty = d.empty_state();
   const decoder_state& before = captured ? *captured : empty;
   group_evaluation all;
+  all.loss_tokens = counts.loss_tokens;
   for (const response& r : g.responses) {
     const std::vector<token_id> ids = tokens_of(g, r, !captured);
     all.scores.push_back(d.score(before, ids, r.tokens, s.temperature));
     const std::vector<double>& logps = all.scores.back().logps;
     std::vector<double> d_logps(logps.size());
     all.loss += response_loss(r, logps, counts, s, d_logps);
+    const response_metrics m = metrics_of(r, logps, s);
+    all.kl += m.kl / static_cast<double>(std::max<index>(counts.loss_tokens, 1));
+    all.clipped += m.clipped;
     if (!gradients.empty()) d.backward(gradients, before, ids, r.tokens, d_logps, s.temperature);
   }
   return all;

@@ -13,6 +13,9 @@ namespace longstraw::models::reference {
 
 struct group_evaluation {
   double loss = 0;
+  double kl = 0;                     ///< mean over loss tokens of the k3 estimator; 0 if beta is 0
+  index clipped = 0;                 ///< loss tokens
+  index loss_tokens = 0;             ///< of the group
   std::vector<token_scores> scores;  ///< a response
 };
 

@@ -1,12 +1,15 @@
 // Cells, the matrix and its outputs, without the program: a cell is proved by measurements alone.
 
+#include "audit/audit.hpp"
 #include "audit/claims.hpp"
+#include "audit/compare.hpp"
 #include "audit/data.hpp"
 #include "audit/outputs.hpp"
 #include "support/files.hpp"
 
 #include <nlohmann/json.hpp>
 
+#include <functional>
 #include <limits>
 #include <sstream>
 
@@ -45,6 +48,68 @@ std::string fault_of_markup(const std::string& page) {
       return "unescaped &";
   }
   return open.empty() ? "" : "<" + open.back() + "> is not closed";
+}
+
+/// A short step on a built-in model, with its truth.
+struct known_step {
+  subject model;
+  models::group data;
+  step_record record;
+  truth wanted;
+
+  explicit known_step(const char* architecture)
+      : model(built_in_subjects(architecture).front()),
+        data(plain_group(20, {5, 8}, model.config.vocabulary, 1)) {
+    const actors::step_settings settings = audit_step(gradient_mode::frozen);
+    add_given_logps(data, {model.config, model.layout, model.weights}, settings.loss, 2);
+    record = first_step(model, data, {}, settings);
+    wanted = truth_of(model, data, settings);
+  }
+  shared_step of(const step_record& r) const {
+    return shared_step([&] { return r; });
+  }
+  std::span<float> gradient(step_record& r, const char* name) const {
+    const models::parameter& p = model.layout.at(name);
+    return std::span(r.gradients)
+        .subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.count));
+  }
+};
+
+/// The cells of one column.
+struct one_column {
+  audit::group g;
+  column c;
+  one_column(const subject& s, const std::vector<claim>& claims, index ranks = 1)
+      : g(s.name, gradient_mode::frozen, {ranks}, claims), c{&g, 0, &s, {}} {
+    c.how.ranks = ranks;
+  }
+  const cell& at(claim of) { return g.at(of, 0); }
+};
+
+/// A copy of a golden case whose files may be changed.
+std::filesystem::path copy_of(const char* name, const std::filesystem::path& folder) {
+  const auto to = folder / name;
+  std::filesystem::copy(golden(name), to, std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(to))
+    std::filesystem::permissions(entry.path(), std::filesystem::perms::owner_write,
+                                 std::filesystem::perm_options::add);
+  return to;
+}
+
+void change(const std::filesystem::path& file, const std::function<void(nlohmann::json&)>& edit) {
+  auto j = nlohmann::json::parse(read_file(file));
+  edit(j);
+  write_file(file, j.dump());
+}
+
+audit::group audited(const std::filesystem::path& one_case) {
+  settings o;
+  o.ranks = {1};
+  o.gradients = {gradient_mode::frozen};
+  const golden_case_folder c{one_case.filename().string(), one_case};
+  audit::group g = groups_of(c, o).front();
+  audit_golden(g, c, o);
+  return g;
 }
 
 audit::matrix small_matrix() {
@@ -168,6 +233,166 @@ TEST_CASE("a step that throws fails every cell that looks at it, with its senten
     CHECK(r.cells[0].state() == verdict::failed);
     CHECK(r.cells[0].reason() == "rank 1 ended");
   }
+}
+
+TEST_CASE("no figure is computed over missing scores", "[audit]") {
+  const known_step step("llama");
+  const auto fails_without = [&](const std::function<void(step_record&)>& lose,
+                                 const std::string& sentence) {
+    step_record r = step.record;
+    lose(r);
+    one_column alone(step.model, {claim::response_fidelity}),
+        ranks(step.model, {claim::distributed_consistency}, 2);
+    measure_fidelity(alone.c, step.of(r), step.wanted);
+    measure_ranks(ranks.c, step.of(r), step.of(r));  // equal to itself
+    for (const cell& c :
+         {alone.at(claim::response_fidelity), ranks.at(claim::distributed_consistency)}) {
+      CHECK(c.state() == verdict::failed);
+      CHECK(c.measurements().empty());
+      CHECK_THAT(c.reason(), ContainsSubstring(sentence));
+    }
+  };
+  fails_without([](step_record& r) { r.outcome.responses[1].logps.clear(); },
+                "0 logps of response 1, expected 8");
+  fails_without([](step_record& r) { r.outcome.responses[0].entropies.pop_back(); },
+                "4 entropies of response 0, expected 5");
+  fails_without([](step_record& r) { r.outcome.responses.pop_back(); }, "1 responses, expected 2");
+  fails_without([](step_record& r) { r.outcome.responses.clear(); }, "0 responses, expected 2");
+
+  const std::vector<float> none;
+  CHECK_THAT(failure_of([&] { largest_difference(none, none); }, errc::internal),
+             ContainsSubstring("no values"));
+  CHECK_THAT(failure_of([&] { l2(none, step.record.weights); }, errc::internal),
+             ContainsSubstring("0 values"));
+  one_column c(step.model, {claim::frozen_gradient});
+  step_record r = step.record;
+  r.gradients.clear();
+  measure_gradient(c.c, step.of(r), step.wanted);
+  CHECK(c.at(claim::frozen_gradient).state() == verdict::failed);
+}
+
+TEST_CASE("a wrong loss, KL or clipped token turns the parity cell red", "[audit]") {
+  const known_step step("llama");
+  const auto reason_with = [&](const std::function<void(actors::step_outcome&)>& edit) {
+    step_record r = step.record;
+    edit(r.outcome);
+    one_column c(step.model, {claim::frozen_gradient});
+    measure_gradient(c.c, step.of(r), step.wanted);
+    return c.at(claim::frozen_gradient).reason();
+  };
+  CHECK(reason_with([](auto&) {}).empty());
+  CHECK(step.wanted.clipped > 0);
+  CHECK_THAT(reason_with([](auto& o) { o.loss += 1e-5; }), ContainsSubstring("loss, difference"));
+  CHECK_THAT(reason_with([](auto& o) { o.kl *= 1.001; }), ContainsSubstring("KL, difference"));
+  CHECK_THAT(reason_with([](auto& o) { o.clip_fraction += 1.0 / 13; }),
+             ContainsSubstring("clipped tokens"));
+}
+
+TEST_CASE("each parameter is held to one rank, and the whole names what adds most", "[audit]") {
+  const known_step step("qwen3_5_text");
+  const auto cell_with = [&](const std::function<void(step_record&)>& edit) {
+    step_record r = step.record;
+    edit(r);
+    one_column c(step.model, {claim::distributed_consistency}, 2);
+    measure_ranks(c.c, step.of(r), step.of(step.record));
+    return c.at(claim::distributed_consistency);
+  };
+  const auto scale = [&](step_record& r, const char* name, float by) {
+    for (float& v : step.gradient(r, name)) v *= by;
+  };
+  const char* decay = "model.layers.0.linear_attn.A_log";
+  const char* small = "model.layers.0.linear_attn.norm.weight";
+  CHECK(cell_with([&](step_record& r) { scale(r, decay, 1 + 2e-5f); }).state() == verdict::proved);
+  CHECK_THAT(cell_with([&](step_record& r) { scale(r, decay, 1 + 5e-5f); }).reason(),
+             ContainsSubstring(decay));
+  CHECK_THAT(cell_with([&](step_record& r) { scale(r, small, 1 + 2e-5f); }).reason(),
+             ContainsSubstring(small));
+  // Relatively the small one is farther off; the head adds more.
+  const cell both = cell_with([&](step_record& r) {
+    scale(r, small, 1 + 5e-6f);
+    scale(r, "lm_head.weight", 1 + 2e-6f);
+  });
+  CHECK(both.measurements()[0].where == "lm_head.weight");
+  CHECK(both.measurements()[1].where == small);
+}
+
+TEST_CASE("the restart row goes through the saves of a training run", "[audit]") {
+  const known_step step("llama");
+  const auto cell_with = [&](const std::function<void(const std::filesystem::path&)>& between) {
+    one_column c(step.model, {claim::restart_equivalence}, 2);
+    measure_restart(c.c, step.data, between);
+    return c.at(claim::restart_equivalence);
+  };
+  CHECK(cell_with([](const auto& run) {
+          const auto names = names_in(run / "checkpoint-1");
+          CHECK(std::find(names.begin(), names.end(), "optimizer-00003-of-00003.safetensors") !=
+                names.end());
+        }).state() == verdict::proved);
+  const cell damaged = cell_with([](const auto& run) {
+    const auto part = run / "checkpoint-1" / "optimizer-00002-of-00003.safetensors";
+    std::string bytes = read_file(part);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    write_file(part, bytes);
+  });
+  CHECK(damaged.state() == verdict::failed);
+  CHECK_THAT(damaged.reason(), ContainsSubstring("optimizer-00002"));
+  const cell lost = cell_with([](const auto& run) {
+    write_file(run / "journal.jsonl", read_file(run / "journal.jsonl").substr(0, 40));
+  });
+  CHECK(lost.state() == verdict::failed);
+}
+
+TEST_CASE("a golden case that cannot be read has failed, whatever is wrong", "[audit][parity]") {
+  const auto state_with = [](const std::function<void(const std::filesystem::path&)>& edit,
+                             const std::string& sentence) {
+    const temporary_folder folder;
+    const auto at = copy_of("llama-tiny", folder.path());
+    edit(at);
+    const audit::group g = audited(at);
+    const verdict first = g.rows.front().cells.front().state();
+    for (const row& r : g.rows) {
+      CHECK(r.cells[0].state() == first);
+      CHECK_THAT(r.cells[0].reason(), ContainsSubstring(sentence));
+    }
+    return first;
+  };
+  const auto in_config = [](const std::function<void(nlohmann::json&)>& edit) {
+    return [=](const std::filesystem::path& at) { change(at / "model" / "config.json", edit); };
+  };
+  CHECK(state_with(in_config([](auto& j) { j["model_type"] = "mamba"; }), "mamba") ==
+        verdict::not_run);
+  CHECK(state_with(in_config([](auto& j) { j.erase("model_type"); }), "model_type") ==
+        verdict::failed);
+  CHECK(state_with(in_config([](auto& j) { j["num_hidden_layers"] = "three"; }),
+                   "num_hidden_layers") == verdict::failed);
+  CHECK(state_with(in_config([](auto& j) { j["intermediate_size"] = 8; }), "mlp") ==
+        verdict::failed);
+  CHECK(state_with([](const auto& at) { write_file(at / "model" / "config.json", "{"); },
+                   "config.json") == verdict::failed);
+  CHECK(state_with([](const auto& at) { std::filesystem::remove(at / "batch.safetensors"); },
+                   "batch.safetensors") == verdict::failed);
+}
+
+TEST_CASE("the losses and metrics of a golden case are compared", "[audit][parity]") {
+  const auto parity_with = [](const std::function<void(nlohmann::json&)>& edit) {
+    const temporary_folder folder;
+    const auto at = copy_of("llama-tiny", folder.path());
+    change(at / "case.json", edit);
+    audit::group g = audited(at);
+    CHECK(g.at(claim::response_fidelity, 0).state() == verdict::proved);
+    return g.at(claim::frozen_gradient, 0).reason();
+  };
+  CHECK(parity_with([](auto&) {}).empty());
+  for (const std::size_t n : {0, 3}) {
+    const auto reason = parity_with([&](auto& j) {
+      auto& value = j["losses"][n]["value"];
+      value = value.template get<double>() + 1e-4;
+    });
+    CHECK_THAT(reason, ContainsSubstring("loss"));
+  }
+  CHECK_THAT(parity_with([](auto& j) { j["metrics"]["kl_mean"] = 0.05; }), ContainsSubstring("KL"));
+  CHECK_THAT(parity_with([](auto& j) { j["metrics"]["clip_low_mean"] = 0.0; }),
+             ContainsSubstring("clipped"));
 }
 
 TEST_CASE("table, JSON and page say what the cells say", "[audit]") {

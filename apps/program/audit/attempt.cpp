@@ -9,7 +9,8 @@ double since(clock::time_point begin) {
   return std::chrono::duration<double>(clock::now() - begin).count();
 }
 
-/// The sentence of what `work` threw; none if it did not.
+}  // namespace
+
 std::optional<std::string> failure_of(const std::function<void()>& work) {
   try {
     work();
@@ -21,8 +22,6 @@ std::optional<std::string> failure_of(const std::function<void()>& work) {
     return e.what();
   }
 }
-
-}  // namespace
 
 void attempt(cell& c, const std::function<void()>& work) {
   const auto begin = clock::now();

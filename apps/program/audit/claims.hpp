@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct column {
   cell& at(claim c) const { return of->at(c, number); }
 };
 
+/// The sentence of what `work` threw; none if it did not. error of errc::cancelled passes through.
+std::optional<std::string> failure_of(const std::function<void()>& work);
 /// Runs `work` for that cell. error of errc::cancelled passes through.
 void attempt(cell& c, const std::function<void()>& work);
 
@@ -46,6 +49,8 @@ struct truth {
   std::vector<models::reference::token_scores> scores;  ///< whole sequences
   std::vector<double> gradients, weights;
   double grad_norm = 0;
+  double loss = 0, kl = 0;  ///< kl: mean over loss tokens
+  index clipped = 0, loss_tokens = 0;
 };
 truth truth_of(const subject& s, const models::group& g, const actors::step_settings& settings);
 
@@ -74,6 +79,8 @@ void measure_differences(const column& c, const difference_samples& d);
 /// `memory_bytes`: the budget that the longer prompt must fit in.
 void measure_capacity(const column& c, std::size_t memory_bytes);
 void measure_group_memory(const column& c);
-void measure_restart(const column& c, const models::group& g);
+/// `between`, if given, is called with the folder of the run after it was saved.
+void measure_restart(const column& c, const models::group& g,
+                     const std::function<void(const std::filesystem::path&)>& between = {});
 
 }  // namespace longstraw::audit

@@ -42,6 +42,8 @@ std::map<std::string, std::vector<std::size_t>> places(const models::parameter_l
 
 template <class Gradients>
 worst_error worst_kind(const difference_samples& d, const Gradients& got) {
+  check_count(got.size(), d.gradients.size(), "gradients");
+  if (d.samples.empty()) fail(errc::internal, "there are no differences to compare with");
   std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> kinds;
   for (const auto& s : d.samples) {
     kinds[s.kind].first.push_back(static_cast<double>(got[s.at]));

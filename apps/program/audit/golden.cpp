@@ -22,6 +22,7 @@ using messages::gradient_mode;
 using models::safetensors_file;
 
 constexpr std::uint64_t case_bytes_max = std::uint64_t{16} << 20;
+constexpr const char* loss_name = "grpo";  // of the case's steps
 constexpr const char* truth_name = "PyTorch float64 (golden files)";
 
 std::vector<double> doubles(const safetensors_file& file, const std::string& name) {
@@ -71,19 +72,35 @@ std::string expected_name(const std::string& on_disk, const models::model_config
                                               : on_disk;
 }
 
+/// Why that model is of an architecture that this version does not have; none if it has it, or if
+/// config.json does not say, which its reader refuses.
+std::optional<std::string> other_architecture(const fs::path& model) {
+  const fs::path file = model / "config.json";
+  const nlohmann::json config =
+      models::parse_json(models::read_text(file, case_bytes_max), file.string());
+  if (!config.is_object() || !config.contains("model_type")) return std::nullopt;
+  const nlohmann::json& type = config.at("model_type");
+  const auto types = models::supported_model_types();
+  if (!type.is_string() || std::find(types.begin(), types.end(), type) != types.end())
+    return std::nullopt;
+  return fmt::format("{}: \"model_type\" is \"{}\", and this version has {}", file.string(),
+                     type.get<std::string>(), fmt::join(types, ", "));
+}
+
 void measure_scores(cell& here, const expectations& e, const step_record& r) {
+  check_scores(r);
   const safetensors_file expected(e.folder / "expected.safetensors");
   for (const auto& [name, member] :
        {std::pair{"logps", &messages::response_result::logps},
         std::pair{"entropies", &messages::response_result::entropies}}) {
     const auto want = doubles(expected, name);
     const auto& responses = r.outcome.responses;
-    const std::size_t longest = want.size() / std::max<std::size_t>(responses.size(), 1);
+    const std::size_t longest =
+        *std::max_element(r.response_tokens.begin(), r.response_tokens.end());
+    check_count(want.size(), responses.size() * longest, fmt::format("expected {}", name));
     worst_error worst;
     for (std::size_t g = 0; g < responses.size(); ++g) {
       const auto& got = responses[g].*member;
-      if (got.size() > longest)
-        fail(errc::internal, "response {} has {} values, expected {}", g, got.size(), longest);
       worst.add(largest_difference(got, std::span(want).subspan(g * longest, got.size())),
                 fmt::format("response {}", g));
     }
@@ -98,6 +115,8 @@ void measure_gradients(cell& here, const expectations& e, const subject& s, cons
   const std::string kind = fmt::format("grads_{}", messages::to_string(mode));
   const safetensors_file expected(e.folder / (kind + ".safetensors"));
   const nlohmann::json& bounds = e.about.at("tolerance").at(kind + "_rel");
+  check_count(expected.tensors().size(), s.layout.all().size(), "expected gradients");
+  check_count(r.gradients.size(), static_cast<std::size_t>(s.layout.total()), "gradients");
   worst_error worst;
   double error = 0, bound = 1;
   for (const models::parameter& p : s.layout.all()) {
@@ -118,13 +137,50 @@ void measure_gradients(cell& here, const expectations& e, const subject& s, cons
     error = here_error;
     bound = own;
   }
+  if (worst.where.empty()) fail(errc::internal, "no expected gradient has a bound");
   here.measure({"gradient of the worst parameter, relative L2", error, bound, worst.where});
+}
+
+/// The step's own loss and metrics, and every loss of the case by the product's functions on the
+/// log-probabilities of the step.
+void measure_losses(cell& here, const expectations& e, const models::group& data,
+                    const step_record& r) {
+  check_scores(r);
+  const double bound = e.number({"tolerance", "losses_abs"});
+  here.measure({"loss, difference", std::abs(r.outcome.loss - e.settings.loss(loss_name).value),
+                bound, loss_name});
+  worst_error worst;
+  for (const models::case_loss& loss : e.settings.losses) {
+    const models::group_counts counts = models::counts_of(data, loss.settings);
+    double value = 0;
+    for (std::size_t g = 0; g < data.responses.size(); ++g) {
+      const models::response& one = data.responses[g];
+      const auto& logps = r.outcome.responses[g].logps;
+      std::vector<float> unused(logps.size());
+      value += models::evaluate_response(unused, logps, one.old_logps, one.ref_logps, {},
+                                         one.advantage, one.loss_tokens, counts, loss.settings)
+                   .loss;
+    }
+    worst.add(std::abs(value - loss.value), loss.name);
+  }
+  here.measure({"every loss of the case, largest difference", worst.error, bound, worst.where});
+  here.measure({"KL, difference", std::abs(r.outcome.kl - e.number({"metrics", "kl_mean"})),
+                e.number({"tolerance", "logps_abs"}), ""});
+  double tokens = 0;
+  for (const std::size_t one : r.response_tokens) tokens += static_cast<double>(one);
+  const double clipped =
+      e.number({"metrics", "clip_low_mean"}) + e.number({"metrics", "clip_high_mean"});
+  here.measure(
+      {"clipped tokens, difference",
+       std::abs(std::round(r.outcome.clip_fraction * tokens) - std::round(clipped * tokens)),
+       different_values, ""});
 }
 
 void measure_golden_update(cell& here, const expectations& e, const subject& s,
                            const step_record& r, gradient_mode mode) {
   const std::string word(messages::to_string(mode));
   const safetensors_file after(e.folder / fmt::format("after_step_{}.safetensors", word));
+  check_count(r.weights.size(), static_cast<std::size_t>(s.layout.total()), "weights");
   double off = 0, moved = 0;
   worst_error worst;
   for (const models::parameter& p : s.layout.all()) {
@@ -170,21 +226,25 @@ std::vector<group> groups_of(const golden_case_folder& c, const settings& o) {
 
 void audit_golden(group& g, const golden_case_folder& c, const settings& o) {
   subject s;
-  // A case of another architecture is no failure of this one.
-  try {
+  expectations expected;
+  models::group data;
+  std::optional<std::string> other;
+  const auto failure = failure_of([&] {
+    // A case of another architecture is no failure of this version. Whatever else is wrong is one.
+    other = other_architecture(c.path / "model");
+    if (other) return;
     s = checkpoint_subject(c.path / "model");
-  } catch (const error& e) {
-    if (e.code() != errc::bad_input) throw;
-    g.about = "not a model of this version";
-    return g.leave_out(e.what());
-  }
-  g.about = s.about();
-  const expectations expected = read_expectations(c.path);
-  models::data_rules rules;
-  rules.vocabulary = s.config.vocabulary;
-  const models::group data = models::read_batch(expected.folder / "batch.safetensors", rules);
+    expected = read_expectations(c.path);
+    models::data_rules rules;
+    rules.vocabulary = s.config.vocabulary;
+    data = models::read_batch(expected.folder / "batch.safetensors", rules);
+    expected.settings.loss(loss_name);
+  });
+  g.about = other ? "not a model of this version" : failure ? "not read" : s.about();
+  if (other) return g.leave_out(*other);
+  if (failure) return g.fail(*failure);
   actors::step_settings step;
-  step.loss = expected.settings.loss("grpo").settings;
+  step.loss = expected.settings.loss(loss_name).settings;
   step.optimizer.adamw = expected.settings.optimizer;
   step.optimizer.max_grad_norm = expected.settings.max_grad_norm;
   step.gradient = g.gradient;
@@ -210,6 +270,7 @@ void audit_golden(group& g, const golden_case_folder& c, const settings& o) {
     fill(g.gradient == gradient_mode::full ? claim::full_gradient : claim::frozen_gradient,
          [&](cell& here, const step_record& r) {
            measure_gradients(here, expected, s, r, g.gradient);
+           measure_losses(here, expected, data, r);
          });
     fill(claim::optimizer_delta, [&](cell& here, const step_record& r) {
       measure_golden_update(here, expected, s, r, g.gradient);

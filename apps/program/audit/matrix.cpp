@@ -83,6 +83,11 @@ void group::leave_out(const std::string& reason) {
     for (cell& c : r.cells) c.leave_out(reason);
 }
 
+void group::fail(const std::string& sentence) {
+  for (row& r : rows)
+    for (cell& c : r.cells) c.fail(sentence);
+}
+
 tally matrix::count() const {
   tally t;
   for (const group& g : groups)

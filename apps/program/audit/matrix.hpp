@@ -52,6 +52,8 @@ struct group {
   cell& at(claim c, std::size_t column);
   /// The same reason for every cell that has measured nothing.
   void leave_out(const std::string& reason);
+  /// Every cell, with that sentence.
+  void fail(const std::string& sentence);
 };
 
 struct tally {

@@ -1,5 +1,7 @@
 #include "run.hpp"
 
+#include "compare.hpp"
+
 #include <algorithm>
 #include <thread>
 
@@ -38,11 +40,23 @@ actors::step_outcome trainer::step(const models::group& g, const actors::step_se
   return outcome;
 }
 
+void check_scores(const step_record& r) {
+  const auto& responses = r.outcome.responses;
+  check_count(responses.size(), r.response_tokens.size(), "responses");
+  for (std::size_t i = 0; i < responses.size(); ++i) {
+    check_count(responses[i].logps.size(), r.response_tokens[i],
+                fmt::format("logps of response {}", i));
+    check_count(responses[i].entropies.size(), r.response_tokens[i],
+                fmt::format("entropies of response {}", i));
+  }
+}
+
 step_record first_step(const subject& s, const models::group& g, const setup& how,
                        const actors::step_settings& settings) {
   trainer t(s, how);
   step_record r;
   r.outcome = t.step(g, settings);
+  for (const models::response& one : g.responses) r.response_tokens.push_back(one.tokens.size());
   r.gradients.assign(t.parameters().gradients().begin(), t.parameters().gradients().end());
   r.weights.assign(t.parameters().weights().begin(), t.parameters().weights().end());
   return r;

@@ -49,8 +49,12 @@ class trainer {
 /// What a first step leaves behind.
 struct step_record {
   actors::step_outcome outcome;
+  std::vector<std::size_t> response_tokens;  ///< of the group that the step was on
   std::vector<float> gradients, weights;
 };
+/// Every response has a log-probability and an entropy for each of its tokens; errc::internal names
+/// the first that has not.
+void check_scores(const step_record& r);
 step_record first_step(const subject& s, const models::group& g, const setup& how,
                        const actors::step_settings& settings);
 

@@ -1,6 +1,7 @@
 #include "subject.hpp"
 
 #include <longstraw/models/checkpoint.hpp>
+#include <longstraw/models/files.hpp>
 #include <longstraw/models/reference/random_weights.hpp>
 
 #include <algorithm>
@@ -13,6 +14,7 @@ constexpr std::uint64_t weights_seed = 20;
 /// The reference computes every product by plain loops in double, a whole sequence a response: at
 /// this size the group of an audit takes it about a minute.
 constexpr index parameters_max = index{1} << 21;
+constexpr std::uint64_t config_bytes_max = std::uint64_t{16} << 20;
 
 struct configuration {
   const char* architecture;
@@ -77,6 +79,7 @@ std::vector<subject> built_in_subjects(const std::string& architecture) {
     if (architecture != c.architecture) continue;
     subject s;
     s.name = architecture + c.variant;
+    s.config_text = c.text;
     s.config = models::parse_config(c.text, s.name);
     s.layout = models::layout_of(s.config);
     s.weights.resize(static_cast<std::size_t>(s.layout.total()));
@@ -95,6 +98,7 @@ subject checkpoint_subject(const std::filesystem::path& folder) {
          folder.string(), files.layout().total(), parameters_max);
   subject s;
   s.name = folder.string();
+  s.config_text = models::read_text(folder / "config.json", config_bytes_max);
   s.config = files.config();
   s.layout = files.layout();
   const models::parameter_store store(files.layout(), models::parameter_use::forward,

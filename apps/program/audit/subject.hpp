@@ -12,6 +12,7 @@ namespace longstraw::audit {
 
 struct subject {
   std::string name;
+  std::string config_text;  ///< config.json
   models::model_config config;
   models::parameter_layout layout;
   std::vector<float> weights;  ///< in the order of the layout

@@ -78,6 +78,23 @@ models::loss_settings settings_of(models::loss_type type, models::sampling_level
 
 }  // namespace
 
+TEST_CASE("the reference counts a group by itself", "[models]") {
+  models::group g;
+  for (const index tokens : {4, 9, 6}) {
+    models::response r;
+    r.tokens.resize(static_cast<std::size_t>(tokens));
+    r.loss_tokens = tokens == 9 ? 0 : tokens - 1;
+    g.responses.push_back(r);
+  }
+  models::loss_settings s;
+  const models::group_counts longest = ref::count_group(g, s);
+  CHECK(longest.responses == 3);
+  CHECK(longest.loss_tokens == 3 + 5);
+  CHECK(longest.max_completion_length == 9);
+  s.max_completion_length = 32;
+  CHECK(ref::count_group(g, s).max_completion_length == 32);
+}
+
 TEST_CASE("losses in double are those of the step", "[models]") {
   using models::loss_type, models::sampling_level;
   const auto type = GENERATE(loss_type::grpo, loss_type::bnpo, loss_type::dr_grpo, loss_type::dapo,
@@ -101,6 +118,9 @@ TEST_CASE("losses in double are those of the step", "[models]") {
     const double loss = ref::response_loss(r, exact, counts, s, d_exact);
     INFO(models::to_string(type) << " " << models::to_string(level) << " " << advantage);
     CHECK(std::abs(step.loss - loss) < 1e-12);
+    const auto metrics = ref::metrics_of(r, exact, s);
+    CHECK(std::abs(step.kl - metrics.kl) < 1e-12);
+    CHECK(step.clipped_low + step.clipped_high == metrics.clipped);
     CHECK(relative_error(d_logps, d_exact) < 1e-7);  // rounded once
     // For cispo the weight of a token is a constant: its loss has another derivative.
     if (type != loss_type::cispo)
