@@ -431,6 +431,10 @@ class simulation {
       ++entries_in_ledger_;
     } else if (message == "rewind_job") {
       result_.rewound = true;
+    } else if (message == "pages_leased") {
+      ++leases_;
+    } else if (message == "return_pages") {
+      --leases_;
     } else if (message == "commit_step") {
       if (!job_ || !job_->commit.decided) violate("commit_step before the commit was decided");
       if (votes_ < plan_.ranks) violate("commit_step before all ranks have voted");
@@ -480,6 +484,7 @@ class simulation {
     }
     if (view_->answers != answers_before + 1) violate("job_done came more than once");
     if (state_bytes() > 0) violate("memory of the job is held when nothing is left to do");
+    if (leases_ != 0 && !failed) violate("pages are leased when nothing is left to do");
     after_job(failed);
   }
 
@@ -644,6 +649,7 @@ class simulation {
   job_ptr job_;  // the last that was run
   int number_ = 0;
   index votes_ = 0, entries_in_ledger_ = 0;
+  index leases_ = 0;  // held by layers
   bool cancelled_ = false;
   bool ended_ = false;  // the runtime is broken
   std::string violation_;
