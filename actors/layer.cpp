@@ -294,6 +294,7 @@ std::optional<std::size_t> exchange_after(const std::vector<std::size_t>& order,
 // All parts up to the next exchange; on one rank all.
 void layer::submit_parts(const work_ptr& w) {
   const auto segments = w->of().model->layer(number_).segments();
+  if (w->order.empty()) return submit_nothing(w);
   while (w->next_part < w->order.size()) {
     const bool meets =
         !parts_.at.alone() &&
@@ -301,6 +302,24 @@ void layer::submit_parts(const work_ptr& w) {
     submit_part(w, meets);
     if (meets) return;
   }
+}
+
+// A last layer without state has no segment for a captured chunk; the lane waits for its entry all the same.
+void layer::submit_nothing(const work_ptr& w) {
+  auto op = std::make_shared<operation>();
+  op->name = "nothing";
+  op->detail = to_string(w->request.entry.what).data();
+  op->entry = w->request.entry;
+  op->run = [](kernels::executor&) {};
+  tell(parts_.lane, submit_operation{{},
+                                     job_number_,
+                                     w->request.number,
+                                     0,
+                                     true,
+                                     false,
+                                     std::move(op),
+                                     w->request.pass->of,
+                                     self_as<operation_listener>()});
 }
 
 void layer::submit_part(const work_ptr& w, bool meets) {

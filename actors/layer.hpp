@@ -53,6 +53,7 @@ class layer : public actor_base<messages::layer_actor> {
   void start_backward(const work_ptr& w);
   void submit_parts(const work_ptr& w);
   void submit_part(const work_ptr& w, bool meets);
+  void submit_nothing(const work_ptr& w);
   void finish(const work_ptr& w);
   void give_back_leases(work& w);
   void drop_works();

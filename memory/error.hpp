@@ -25,9 +25,9 @@ enum class errc {
   timed_out,      ///< a deadline passed
   rank_late,      ///< a rank did not reach an exchange in time; the step can be tried again
   actor_lost,     ///< an actor ended while others needed it
-  half_updated,   ///< an update of the weights broke off: what is in memory is of no version, load it again
-  internal,       ///< something failed that should not have; the work was stopped
-  cancelled,      ///< the user or the supervisor stopped the work
+  half_updated,  ///< an update of the weights broke off: what is in memory is of no version, load it again
+  internal,   ///< something failed that should not have; the work was stopped
+  cancelled,  ///< the user or the supervisor stopped the work
 };
 
 std::string_view to_string(errc code);

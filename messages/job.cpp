@@ -9,10 +9,10 @@ std::string_view to_string(gradient_mode m) { return m == gradient_mode::full ? 
 std::string job::running_now() const {
   std::string all;
   for (index r = 0; r < ranks; ++r) {
-    const char* name = running[static_cast<std::size_t>(r)].load(std::memory_order_relaxed);
-    if (!name) continue;
-    if (ranks == 1) return name;
-    all += fmt::format("{}rank {}: {}", all.empty() ? "" : ", ", r, name);
+    const char* now = running[static_cast<std::size_t>(r)].load(std::memory_order_relaxed);
+    if (!now) continue;
+    if (ranks == 1) return now;
+    all += fmt::format("{}rank {}: {}", all.empty() ? "" : ", ", r, now);
   }
   return all.empty() ? "nothing" : all;
 }

@@ -50,9 +50,7 @@ std::string_view to_string(verb v) {
   return "unknown";
 }
 
-std::string_view to_string(checkpointing c) {
-  return c == checkpointing::layer ? "layer" : "none";
-}
+std::string_view to_string(checkpointing c) { return c == checkpointing::layer ? "layer" : "none"; }
 
 std::string to_string(const schedule_entry& entry, index number) {
   std::string line = fmt::format("{} {} {}", number, to_string(entry.in), to_string(entry.what));

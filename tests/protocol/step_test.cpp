@@ -289,6 +289,42 @@ TEST_CASE("a gradient that is not finite commits nothing and names its parameter
   CHECK(before == copy_of(store->weights()));
 }
 
+/// Passes hidden states on and keeps no state.
+class stateless_layer : public models::layer_program {
+ public:
+  std::string_view kind() const override { return "stateless"; }
+  std::span<const models::segment> segments() const override {
+    static constexpr models::segment all[] = {{"pass", models::exchange::none, false}};
+    return all;
+  }
+  models::state_spec state(const models::rank_share&) const override { return {}; }
+  index activation_floats(index, const models::rank_share&) const override { return 0; }
+  void forward(std::size_t, models::layer_pass&) const override {}
+  void backward(std::size_t, models::layer_pass&) const override {}
+  bool gives_state_gradient() const override { return true; }
+  bool runs_on_ranks() const override { return true; }
+};
+
+TEST_CASE("a last layer without state ends its captured chunks", "[protocol]") {
+  const index ranks = GENERATE(1, 2);
+  auto config = make_hybrid_model().model->config();
+  config.layers = {models::layer_kind::full_attention};
+  auto budget = memory::budget::make(0);
+  auto store = std::make_shared<models::parameter_store>(models::layout_of(config),
+                                                         models::parameter_use::train, *budget);
+  for (float& w : store->weights()) w = 0.01f;
+  std::vector<std::unique_ptr<models::layer_program>> layers;
+  layers.push_back(std::make_unique<stateless_layer>());
+  actors::runtime_options options;
+  options.ranks = ranks;
+  options.chunk_tokens = 4;
+  actors::runtime runtime(
+      options, std::make_shared<models::language_model>(config, store, std::move(layers)), budget);
+  actors::step_settings s;
+  s.gradient = full;
+  CHECK(runtime.step(random_group(9, {3, 4}, config.vocabulary, 5), s).committed);
+}
+
 TEST_CASE("a loss that is not finite commits nothing, and the next group works",
           "[protocol][negative]") {
   auto m = make_hybrid_model();
