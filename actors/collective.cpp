@@ -81,7 +81,7 @@ std::string collective::missing(const meeting& m) const {
     if (std::ranges::find(m.given, r, &contribute::rank) == m.given.end()) absent.push_back(r);
   const contribute& c = m.given.front();
   const double limit = std::chrono::duration<double>(env.limits.collective).count();
-  return fmt::format("{} {} did not reach exchange {} ({}){} within {} s; nothing was committed",
+  return fmt::format("{} {} did not reach exchange {} ({}){} within {} s",
                      absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "), c.what,
                      c.detail, c.layer < 0 ? "" : fmt::format(" of layer {}", c.layer), limit);
 }

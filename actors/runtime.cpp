@@ -8,7 +8,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <system_error>
+#include <thread>
 
 namespace longstraw::actors {
 
@@ -58,6 +61,29 @@ struct runtime::actors {
   actor_graph graph;
 };
 
+namespace {
+// A thread that cannot be made within the actor system leaves actors that wait for ever: ask the system before.
+void check_threads(const runtime_options& o) {
+  constexpr index system_threads = 4;  // scheduler, clock, input and output, tracer
+  const index wanted = system_threads + o.ranks * o.threads;
+  std::vector<std::thread> all;
+  std::atomic<bool> over{false};
+  std::string refusal;
+  try {
+    for (index t = 0; t < wanted; ++t) all.emplace_back([&over] { over.wait(false); });
+  } catch (const std::system_error& e) {
+    refusal = e.code().message();
+  }
+  over = true;
+  over.notify_all();
+  for (std::thread& t : all) t.join();
+  if (!refusal.empty())
+    fail(errc::over_budget,
+         "the system allows only {} of the {} threads that {} ranks with {} threads each need: {}",
+         all.size(), wanted, o.ranks, o.threads, refusal);
+}
+}  // namespace
+
 runtime::runtime(runtime_options options, std::shared_ptr<const models::language_model> model,
                  std::shared_ptr<memory::budget> budget)
     : options_(std::move(options)), model_(std::move(model)), budget_(std::move(budget)) {
@@ -75,6 +101,7 @@ runtime::runtime(runtime_options options, std::shared_ptr<const models::language
     if (!model_->layer(l).runs_on_ranks())
       fail(errc::bad_input, "layer {} ({}) runs on one rank only, but runtime_options::ranks is {}",
            l, model_->layer(l).kind(), options_.ranks);
+  check_threads(options_);
   actors_ = std::make_unique<actors>(options_, model_, budget_);
 }
 

@@ -218,6 +218,7 @@ void supervisor::fail_job(errc code, const std::string& sentence) {
   failed_ = true;
   code_ = code;
   sentence_ = sentence;
+  if (code == errc::rank_late && job_->commits) sentence_ += "; nothing was committed";
   env.log->debug("job_failed number={} code=\"{}\" cause=\"{}\"", job_->number,
                  longstraw::to_string(code), sentence);
   if (!job_->commits) return release();

@@ -3,6 +3,7 @@
 
     python3 bench/table.py kernels bench/results/kernels.jsonl [--threads 1] [NAME ...]   rows whose case contains a NAME
     python3 bench/table.py steps bench/results/steps.jsonl                                 results of step_vs_peer.py
+    python3 bench/table.py full | ranks | memory bench/results/steps.jsonl                 its other parts
 """
 import argparse
 import json
@@ -55,9 +56,45 @@ def steps(rows):
             )
 
 
+def full(rows):
+    for r in rows:
+        if r["kind"] != "full":
+            continue
+        print("| who | processor seconds | process peak MiB |")
+        print("|---|---|---|")
+        for who, cpu in r["cpu_s"].items():
+            print(f"| {who} | {cpu:.2f} | {r['process_peak_mib'][who]} |")
+        print()
+        print(
+            f"fastest exact mode of the peer / ours {r['to_fastest_exact']}, conventional / ours {r['to_conventional']}, "
+            f"ours / own frozen {r['to_own_frozen']}, process peak / leanest exact mode {r['peak_to_leanest']} ({r['commit']})"
+        )
+
+
+def ranks(rows):
+    print("| config | options | one rank, two threads | two ranks | speed | others | commit |")
+    print("|---|---|---|---|---|---|---|")
+    for r in rows:
+        if r["kind"] == "ranks":
+            print(
+                f"| {r['config']} | {' '.join(r['options'])} | {r['wall_s_one_rank']:.2f} | {r['wall_s_two_ranks']:.2f} "
+                f"| {r['speed']:.2f} | {r['others']:.2f} | {r['commit']} |"
+            )
+
+
+def memory(rows):
+    rows = [r for r in rows if r["kind"] == "memory" and "gradient" in r]
+    names = sorted({n for r in rows for n in r["peak_by_name"]})
+    print("| model | gradient | P | G | sum | " + " | ".join(names) + " |")
+    print("|" + "---|" * (5 + len(names)))
+    for r in rows:
+        parts = " | ".join(f"{r['peak_by_name'].get(n, 0) / 2**20:.2f}" for n in names)
+        print(f"| {r['model']} | {r['gradient']} | {r['P']} | {r['G']} | {r['peak_bytes'] / 2**20:.2f} | {parts} |")
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=["kernels", "steps"])
+    ap.add_argument("what", choices=["kernels", "steps", "full", "ranks", "memory"])
     ap.add_argument("file")
     ap.add_argument("names", nargs="*")
     ap.add_argument("--threads", type=int, default=1)
@@ -65,7 +102,7 @@ def main():
     if a.what == "kernels":
         kernels(read(a.file), a.threads, a.names)
     else:
-        steps(read(a.file))
+        {"steps": steps, "full": full, "ranks": ranks, "memory": memory}[a.what](read(a.file))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,8 @@ inline error from_caf(caf::actor_system& system, const caf::error& e) {
 #endif
   if (e == caf::sec::request_timeout)
     return error(errc::timed_out, "an actor did not answer in time");
+  if (e == caf::sec::request_receiver_down)
+    return error(errc::actor_lost, "an actor ended before it answered");
   if (e == caf::sec::runtime_error && context.match_elements<int, std::string>())
     return error(static_cast<errc>(context.get_as<int>(0)), context.get_as<std::string>(1));
   return error(errc::actor_lost, text);

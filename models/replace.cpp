@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <fcntl.h>
 #include <system_error>
@@ -46,6 +47,24 @@ struct temporary_path {
   }
 };
 
+/// What processes that have ended left beside `target`, half-written or moved out of the way.
+void remove_leftovers(const fs::path& target) {
+  std::error_code ignored;
+  const std::string hidden = "." + target.filename().string() + ".";
+  for (const auto& entry : fs::directory_iterator(target.parent_path(), ignored)) {
+    const std::string name = entry.path().filename().string();
+    for (const std::string kind : {"partial-", "older-"}) {
+      if (!name.starts_with(hidden + kind)) continue;
+      const std::string rest = name.substr(hidden.size() + kind.size());
+      const std::size_t digits = rest.find_first_not_of("0123456789");
+      if (digits == 0 || digits > 9 || rest[digits == std::string::npos ? 0 : digits] != '-')
+        continue;
+      const pid_t writer = std::stoi(rest.substr(0, digits));
+      if (::kill(writer, 0) != 0 && errno == ESRCH) fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
 void sync_tree(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.is_directory()) {
@@ -59,9 +78,12 @@ void sync_tree(const fs::path& folder) {
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0)
-    fail(errc::io_failed, "{} cannot be renamed to {}: {}", from.string(), to.string(),
-         system_reason(errno));
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  if (errno == ENOTEMPTY || errno == EEXIST)
+    fail(errc::io_failed, "{} was made by another process meanwhile and is not replaced",
+         to.string());
+  fail(errc::io_failed, "{} cannot be renamed to {}: {}", from.string(), to.string(),
+       system_reason(errno));
 }
 
 /// Puts `fresh` in the place of the existing `target`; afterwards `fresh.path` names the older
@@ -92,6 +114,7 @@ void replace_folder(const fs::path& named, const std::function<void(const fs::pa
   if (exists && !fs::is_directory(target, ignored))
     fail(errc::io_failed, "{} is not a folder; it is not replaced by one", target.string());
 
+  remove_leftovers(target);
   temporary_path fresh{sibling(target, "partial")};
   fs::remove_all(fresh.path, ignored);
   std::error_code failure;

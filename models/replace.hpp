@@ -12,7 +12,8 @@ namespace longstraw::models {
 /// folder, every file is synced, and the folder takes the target's place in one rename. An older
 /// target is swapped out in the same system call where the file system can do that (else it is
 /// moved out of the way first), and removed last. On any failure the target is as before and the
-/// temporary folder is gone. errc::io_failed names file and reason.
+/// temporary folder is gone; what a process left that ended in the midst of this is removed by the next one.
+/// errc::io_failed names file and reason.
 void replace_folder(const std::filesystem::path& target,
                     const std::function<void(const std::filesystem::path&)>& fill);
 

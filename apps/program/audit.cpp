@@ -164,8 +164,8 @@ int run_audit(const audit_options& o) {
   about.settings = settings_text(o);
   about.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string text = audit::as_text(m, about);
-  if (!o.out.empty()) write_results(o.out, m, about, text);
   text_output({}).write(text);
+  if (!o.out.empty()) write_results(o.out, m, about, text);
   const audit::tally t = m.count();
   if (t.failed > 0)
     fail(errc::internal, "{} of the audit's {} cells failed", t.failed,

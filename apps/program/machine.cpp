@@ -35,7 +35,7 @@ void machine_options::declare(options& o, ranks_allowed r) {
             "ranks in this process: tokens, heads, pages and optimizer state are split over them");
     o.number("--collective-timeout", collective_timeout, {0.001, 86400},
              "seconds that ranks wait for each other before the step is tried once more, from its "
-             "captured prompt, and then given up");
+             "captured prompt, and then given up; at once while the prompt is captured");
   }
   o.whole("--threads", threads_given, 1, threads_max, "cores / ranks",
           "compute threads of a rank; the result does not depend on them");

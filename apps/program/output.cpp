@@ -61,6 +61,17 @@ void check_output_file(const fs::path& file, const std::string& flag) {
   check_writable(file);
 }
 
+void check_beside_results(const fs::path& file, const std::string& flag, const fs::path& folder,
+                          const std::vector<std::string>& written) {
+  const fs::path within = inside(file, folder, ".").lexically_normal();
+  if (within.empty()) return;
+  const std::string first = within.begin()->string();
+  for (const std::string& name : written)
+    if (first == name || (name.ends_with('-') && first.starts_with(name)))
+      fail(errc::bad_input, "{} {} would take the place of {}, which is written into --out {}",
+           flag, file.string(), first, folder.string());
+}
+
 fs::path inside(const fs::path& file, const fs::path& target, const fs::path& fresh) {
   if (file.empty()) return {};
   const fs::path relative = without_slash(file).lexically_relative(without_slash(target));

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace longstraw::program {
 
@@ -13,6 +14,12 @@ namespace longstraw::program {
 void check_output_folder(const std::filesystem::path& folder, const std::string& mark);
 /// A file that will be written. errc::bad_input if it is a folder; errc::io_failed as above.
 void check_output_file(const std::filesystem::path& file, const std::string& flag);
+
+/// A result of its own that may lie in the folder of another: errc::bad_input if it would take the place of something
+/// that the command itself writes there. written: names in the folder; one that ends in '-' stands for all that begin so.
+void check_beside_results(const std::filesystem::path& file, const std::string& flag,
+                          const std::filesystem::path& folder,
+                          const std::vector<std::string>& written);
 
 /// Where `file` lies while the folder `target` is written as `fresh`: inside `fresh` if it is
 /// inside `target`, else nothing (an empty path).

@@ -73,6 +73,20 @@ void check_replaced(const step_options& o) {
   }
 }
 
+/// --report replaces an older report, nothing else.
+void check_report_replaced(const fs::path& report) {
+  check_output_file(report, "--report");
+  std::error_code failure;
+  if (!fs::exists(report, failure) || fs::is_empty(report, failure)) return;
+  const nlohmann::json older =
+      fs::file_size(report, failure) > report_bytes_max
+          ? nlohmann::json()
+          : nlohmann::json::parse(models::read_text(report, report_bytes_max), nullptr, false);
+  if (!older.is_object() || !older.contains("versions"))
+    fail(errc::bad_input, "--report {} holds something that is no report and is not replaced",
+         report.string());
+}
+
 void write_text(const fs::path& place, const std::string& text) {
   fs::create_directories(place.parent_path());
   models::write_all(models::open_for_writing(place).get(), place, text);
@@ -107,6 +121,23 @@ void write_results(const step_options& o, const loaded_model& policy,
   if (inside(o.machine.trace, o.out, ".").empty()) trace.publish();
 }
 
+/// A step that fails leaves its timeline, which says what it waited for, if its place is not in the result.
+actors::step_outcome step_or_timeline(actors::runtime& runtime, const models::group& g,
+                                      const actors::step_settings& step, const step_options& o,
+                                      trace_file& trace) {
+  try {
+    return runtime.step(g, step);
+  } catch (const error&) {
+    try {
+      runtime.close_timeline();
+      if (inside(o.machine.trace, o.out, ".").empty()) trace.publish();
+    } catch (const std::exception& second) {
+      spdlog::get("longstraw")->warn("there is no timeline: {}", second.what());
+    }
+    throw;
+  }
+}
+
 int run_step(const step_options& o) {
   const auto begin = clock::now();
   const training_settings settings = o.training.settings();
@@ -115,7 +146,11 @@ int run_step(const step_options& o) {
     if (o.out.empty()) throw usage_error("--out is required");
     check_output_folder(o.out, "report.json");
     check_replaced(o);
-    if (!o.report.empty()) check_output_file(o.report, "--report");
+    check_beside_results(o.machine.trace, "--trace", o.out,
+                         {"gradients.safetensors", "logprobs.safetensors", "model", "report.json"});
+    check_beside_results(o.report, "--report", o.out,
+                         {"gradients.safetensors", "logprobs.safetensors", "model"});
+    if (!o.report.empty()) check_report_replaced(o.report);
   }
   trace_file trace(o.print_schedule ? fs::path() : o.machine.trace);
   const process_memory memory(o.machine.memory);
@@ -149,7 +184,7 @@ int run_step(const step_options& o) {
   }
 
   const double processor_before = processor_seconds();
-  const actors::step_outcome outcome = runtime.step(g, step);
+  const actors::step_outcome outcome = step_or_timeline(runtime, g, step, o, trace);
   const double step_processor_seconds = processor_seconds() - processor_before;
   runtime.close_timeline();
   progress_bar().clear();

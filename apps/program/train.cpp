@@ -70,6 +70,8 @@ class training_run {
 
   int run() {
     check_data();
+    if (o_.resume == "required" && !fs::exists(o_.out / "journal.jsonl"))
+      fail(errc::bad_input, "--resume is required, but {} holds no checkpoint", o_.out.string());
     train_folder folder(o_.out, identity());
     const auto saved =
         folder.resume(*policy_.parameters,
@@ -260,6 +262,8 @@ class training_run {
 
 int run_train(const train_options& o) {
   const training_settings settings = o.training.settings();
+  check_beside_results(o.machine.trace, "--trace", o.out,
+                       {"journal.jsonl", "metrics.jsonl", "run.json", ".lock", "checkpoint-"});
   return training_run(o, settings).run();
 }
 

@@ -163,6 +163,32 @@ TEST_CASE("a result never takes the place of an input", "[program][negative]") {
   CHECK(read_file(p.data) == data);
 }
 
+TEST_CASE("a timeline or a report takes the place of no other result", "[program][negative]") {
+  const place p;
+  for (const std::string name : {"model/model.safetensors", "gradients.safetensors", "report.json"})
+    CHECK_THAT(fails(p.step({"--trace", p.out + "/" + name})),
+               ContainsSubstring("would take the place of"));
+  CHECK_THAT(fails(p.step({"--report", p.out + "/model/config.json"})),
+             ContainsSubstring("would take the place of model"));
+  for (const std::string name :
+       {"journal.jsonl", "metrics.jsonl", "checkpoint-1/state.json", ".lock"})
+    CHECK_THAT(fails({"train", "--quiet", "--model", p.model, "--data", p.data, "--out", p.out,
+                      "--trace", p.out + "/" + name}),
+               ContainsSubstring("would take the place of"));
+  const auto other = write_file(p.folder / "other.json", "{\"step\": 1}");
+  CHECK_THAT(fails(p.step({"--report", other.string()})), ContainsSubstring("is no report"));
+  CHECK(read_file(other) == "{\"step\": 1}");
+  p.check_clean();
+}
+
+TEST_CASE("a run that must go on makes nothing where none is", "[program][negative]") {
+  const place p;
+  CHECK_THAT(fails({"train", "--quiet", "--model", p.model, "--data", p.data, "--out", p.out,
+                    "--resume", "required"}),
+             ContainsSubstring("holds no checkpoint"));
+  p.check_clean();
+}
+
 TEST_CASE("replacing a result deletes nothing that is no result", "[program][negative]") {
   place p;
   succeeds(p.step());

@@ -62,6 +62,24 @@ TEST_CASE("a folder is replaced as a whole", "[unit]") {
   CHECK(names_in(folder / "a") == std::vector<std::string>{"b"});
 }
 
+TEST_CASE("what a process that has ended left half-written is removed by the next writer",
+          "[unit]") {
+  const temporary_folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);  // a number that no process has
+  const std::string dead = std::to_string(child), alive = std::to_string(::getppid());
+  const std::vector<std::string> gone{".out.partial-" + dead + "-0", ".out.older-" + dead + "-3"};
+  const std::vector<std::string> kept{".out.partial-" + alive + "-0",
+                                      ".other.partial-" + dead + "-0", ".out.partial-notes",
+                                      ".out.partial-" + dead};
+  for (const auto* names : {&gone, &kept})
+    for (const std::string& name : *names) fs::create_directory(folder / name);
+  replace_folder(folder / "out", [](const fs::path&) {});
+  for (const std::string& name : gone) CHECK_FALSE(fs::exists(folder / name));
+  for (const std::string& name : kept) CHECK(fs::exists(folder / name));
+}
+
 TEST_CASE("a link to a folder stays a link, and its folder is replaced", "[unit]") {
   temporary_folder folder;
   write_file(folder / "real" / "old", "1");
