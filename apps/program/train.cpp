@@ -4,6 +4,7 @@
 #include "commands.hpp"
 #include "data_order.hpp"
 #include "machine.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "stop.hpp"
