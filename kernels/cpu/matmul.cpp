@@ -29,18 +29,36 @@ panels pack(left_factor f, index depth, index columns, float* out) {
   return {out, depth, whole_vecs(columns), false};
 }
 
-// Rows are taken a register block at a time; the results of the next one are fetched meanwhile.
-void product(mat c, left_factor a, cmat b, bool add) {
-  constexpr index step = detail::block_rows<4>;
-  for (index r = 0; r < c.rows; r += step) {
-    const index end = std::min(c.rows, r + step);
-    for (index next = end; next < std::min(c.rows, end + step); ++next)
-      for (index i = 0; i < c.cols; i += lanes) __builtin_prefetch(c.row(next) + i, 1);
+// One register block of c (+)= a b, b one panel. Memory is slower than this product only where it has
+// to be waited for: what comes next is asked for ahead. Inlined, since the accumulators of a call
+// of its own would not overlap with those of the block before.
+template <class Ahead>
+inline __attribute__((always_inline)) void block_product(mat c, left_factor a, cmat b, bool add,
+                                                         const Ahead& ahead) {
+  constexpr int rows = detail::block_rows<4>, vecs = 4;
+  if (c.rows == rows && c.cols == panel) {
     if (add)
-      tile_product_add(c.row_range(r, end), from(a, r, 0), b);
+      detail::tile_kernel<rows, vecs, true, false>(c.data, c.stride, a, b.data, b.stride, b.rows, 0,
+                                                   ahead);
     else
-      tile_product(c.row_range(r, end), from(a, r, 0), b);
+      detail::tile_kernel<rows, vecs, false, false>(c.data, c.stride, a, b.data, b.stride, b.rows,
+                                                    0, ahead);
+  } else if (add) {
+    tile_product_add(c, a, b);
+  } else {
+    tile_product(c, a, b);
   }
+}
+
+// Into the second-level cache: the first holds the panel and little more.
+void fetch(const float* row, index columns) {
+  for (index i = 0; i < columns; i += lanes) __builtin_prefetch(row + i, 0, 2);
+}
+
+// The register block of results from that row on.
+void fetch_results(mat c, index begin) {
+  for (index r = begin; r < std::min(c.rows, begin + detail::block_rows<4>); ++r)
+    fetch(c.row(r), c.cols);
 }
 
 // One register block of c = a b over a full panel, which leaves the panel of b packed behind: the
@@ -75,6 +93,9 @@ void product_packing(mat c, left_factor a, cmat b, float* packed) {
 // otherwise fall into few cache sets. A strip is a whole number of register blocks and of vectors.
 constexpr index strip_rows = 48;
 static_assert(strip_rows % detail::block_rows<4> == 0 && strip_rows % 16 == 0);
+
+// Rows of the next panel that are asked for at once: four register blocks ask for all of it.
+constexpr index rows_fetched = 4;
 
 // The left factor of one block of depth, in place or in strips.
 class left_block {
@@ -112,6 +133,12 @@ void packed_right(mat c, left_factor a, left_factor b, index depth, bool add, sc
           : local.floats(blocks_of(c.rows, strip_rows) * strip_rows * std::min(depth, depth_block))
                 .data();
   const bool direct = b.col_stride == 1 && c.rows >= detail::block_rows<4>;
+  // Where the panel after that of column n begins in b; none if it is not a whole one.
+  const auto next_panel = [&](index k, index n) -> const float* {
+    n += panel;
+    if (n >= c.cols) n = 0, k += depth_block;
+    return direct && k + depth_block <= depth && n + panel <= c.cols ? from(b, k, n).data : nullptr;
+  };
   for (index k = 0; k < depth; k += depth_block) {
     const index deep = std::min(depth_block, depth - k);
     const bool adding = add || k > 0;
@@ -136,9 +163,18 @@ void packed_right(mat c, left_factor a, left_factor b, index depth, bool add, sc
         } else if (direct) {
           pack(from(b, k, n + p), deep, part.cols, packed + p * deep);
         }
-        for (index end; row < c.rows; row = end) {
-          end = std::min(c.rows, (row / strip_rows + 1) * strip_rows);
-          product(to.row_range(row, end), left.at(row), part, adding);
+        const float* next = next_panel(k, n + p);
+        for (index end, fetched = 0; row < c.rows; row = end) {
+          end = std::min(c.rows, row + detail::block_rows<4>);
+          fetch_results(to, end);
+          const mat block = to.row_range(row, end);
+          if (next && fetched < depth_block)
+            block_product(block, left.at(row), part, adding, [&](index) {
+              for (index i = 0; i < rows_fetched && fetched < depth_block; ++i, ++fetched)
+                fetch(next + fetched * b.row_stride, panel);
+            });
+          else
+            block_product(block, left.at(row), part, adding, detail::nothing_ahead{});
         }
       }
     }
@@ -164,6 +200,19 @@ void turn(mat to, cmat tile, bool add) {
           simd::store_part(p, add ? simd::load_part(p, cols) + square[i] : square[i], cols);
       }
     }
+}
+
+// c (+)= a b, a block of rows after the other; the next rows of a are asked for meanwhile, those
+// behind the last too: packed_left goes on with them.
+void product(mat c, left_factor a, cmat b, bool add) {
+  constexpr index step = detail::block_rows<4>;
+  for (index r = 0; r < c.rows; r += step) {
+    const index end = std::min(c.rows, r + step);
+    fetch_results(c, end);
+    block_product(c.row_range(r, end), from(a, r, 0), b, add, [&](index k) {
+      for (index i = 0; i < step; ++i) __builtin_prefetch(from(a, end + i, k).data);
+    });
+  }
 }
 
 // c^T = b^T a^T with a^T packed: for c = x weight^T the weight is then read in the order it lies in

@@ -9,6 +9,7 @@
 #include <longstraw/kernels/cpu/simd.hpp>
 
 #include <algorithm>
+#include <type_traits>
 
 namespace longstraw::kernels {
 
@@ -23,24 +24,42 @@ inline left_factor as_left_transposed(cmat a) { return {a.data, 1, a.stride}; }
 
 namespace detail {
 
-template <int Rows, int Vecs, bool Add, bool Part>
+/// What a product asks the memory for while it computes: ahead(k) every 16 steps of depth, the
+/// values of a cache line. Nothing here, for operands that are in the caches.
+struct nothing_ahead {
+  void operator()(index) const {}
+};
+inline constexpr index ahead_steps = 16;
+
+template <int Rows, int Vecs, bool Add, bool Part, class Ahead = nothing_ahead>
 inline __attribute__((always_inline)) void tile_kernel(float* c, index c_stride, left_factor a,
                                                        const float* b, index b_stride, index depth,
-                                                       index last_part) {
+                                                       index last_part, const Ahead& ahead = {}) {
   using namespace simd;
-  vec acc[Rows][Vecs] = {};
+  vec acc[Rows][Vecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vecs; ++v) acc[r][v] = vec{};
   for (index k = 0; k < depth; ++k) {
+    if constexpr (!std::is_same_v<Ahead, nothing_ahead>)
+      if (k % ahead_steps == 0) ahead(k);
     vec row[Vecs];
+#pragma GCC unroll 8
     for (int v = 0; v < Vecs; ++v) {
       const float* p = b + k * b_stride + v * lanes;
       row[v] = (Part && v == Vecs - 1) ? load_part(p, last_part) : load(p);
     }
+#pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       const vec x = splat(a.data[r * a.row_stride + k * a.col_stride]);
+#pragma GCC unroll 8
       for (int v = 0; v < Vecs; ++v) acc[r][v] += x * row[v];
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
     for (int v = 0; v < Vecs; ++v) {
       float* p = c + r * c_stride + v * lanes;
       if (Part && v == Vecs - 1)
