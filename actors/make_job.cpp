@@ -58,6 +58,11 @@ job_ptr make_step_job(const job_origin& from, const models::group& g, const step
   const models::language_model& model = *from.model;
   if (!model.parameters()->trains())
     fail(errc::bad_input, "the model was loaded without gradients and cannot take a step");
+  if (!model.parameters()->keeps_moments() && s.optimizer_step != 1)
+    fail(errc::bad_input,
+         "step_settings::optimizer_step is {}, expected 1: the model was loaded for one update, "
+         "without moments",
+         s.optimizer_step);
   for (index l = 0; s.gradient == gradient_mode::full && l < model.layer_count(); ++l)
     if (!model.layer(l).gives_state_gradient())
       fail(errc::bad_input,

@@ -64,10 +64,12 @@ void apply_adamw(const models::parameter_store& parameters, token_range shard,
     kernels::adamw_settings settings = s.adamw;
     if (s.no_decay_one_dimensional && p.shape.size() < 2) settings.weight_decay = 0;
     const auto weights = part(parameters.weights(), begin, end);
-    kernels::adamw_update(weights, part(parameters.first_moments(), begin, end),
-                          part(parameters.second_moments(), begin, end),
-                          part(parameters.gradients(), begin, end), gradient_scale, settings, step,
-                          on);
+    const auto moments = [&](std::span<float> all) {
+      return parameters.keeps_moments() ? part(all, begin, end) : std::span<float>();
+    };
+    kernels::adamw_update(
+        weights, moments(parameters.first_moments()), moments(parameters.second_moments()),
+        part(parameters.gradients(), begin, end), gradient_scale, settings, step, on);
     if (!std::isfinite(kernels::sum_of_squares(weights, on)))
       fail(errc::not_finite,
            "the update of parameter '{}' is not finite (learning rate {}, weight decay {}, eps {})",

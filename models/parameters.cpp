@@ -109,12 +109,12 @@ parameter_store::parameter_store(parameter_layout layout, parameter_use use, mem
     return budget.named(prefix + name)->allocate_floats(layout_.total());
   };
   weights_ = take("parameters");
+  if (use != parameter_use::forward) gradients_ = take("gradients");
   if (use == parameter_use::train) {
-    gradients_ = take("gradients");
     first_moments_ = take("moments");
     second_moments_ = take("moments");
-    for (const memory::buffer* b : {&gradients_, &first_moments_, &second_moments_}) b->populate();
   }
+  for (const memory::buffer* b : {&gradients_, &first_moments_, &second_moments_}) b->populate();
 }
 
 matrix_parameter stacked(const parameter_store& store, const std::string& first,

@@ -45,7 +45,8 @@ parameter_layout layout_of(const model_config& config);
 /// Which arrays a store has.
 enum class parameter_use {
   forward,  ///< weights only: a reference model, scoring, generation
-  train,    ///< weights, gradients and two moments
+  train_once,  ///< weights and gradients: a single update, whose moments begin at zero and are not kept
+  train,       ///< weights, gradients and two moments
 };
 
 class parameter_store {
@@ -57,6 +58,8 @@ class parameter_store {
 
   const parameter_layout& layout() const { return layout_; }
   bool trains() const { return static_cast<bool>(gradients_); }
+  /// No: first_moments() and second_moments() are empty.
+  bool keeps_moments() const { return static_cast<bool>(first_moments_); }
 
   std::span<float> weights() const { return weights_.floats(); }
   std::span<float> gradients() const { return gradients_.floats(); }

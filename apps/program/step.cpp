@@ -23,12 +23,12 @@ namespace {
 namespace fs = std::filesystem;
 using clock = std::chrono::steady_clock;
 
+constexpr index first_update = 1;
 constexpr std::uint64_t report_bytes_max = std::uint64_t{16} << 20;
 
 struct step_options {
   fs::path model, data, out, report;
   index group = 0;
-  index optimizer_step = 1;
   index seed = 0;
   bool print_schedule = false;
   bool separate_score = false;
@@ -141,7 +141,7 @@ actors::step_outcome step_or_timeline(actors::runtime& runtime, const models::gr
 int run_step(const step_options& o) {
   const auto begin = clock::now();
   const training_settings settings = o.training.settings();
-  const actors::step_settings step = settings.step(o.optimizer_step, o.separate_score);
+  const actors::step_settings step = settings.step(first_update, o.separate_score);
   if (!o.print_schedule) {
     if (o.out.empty()) throw usage_error("--out is required");
     check_output_folder(o.out, "report.json");
@@ -167,7 +167,7 @@ int run_step(const step_options& o) {
   else if (!o.training.reference.empty())  // the schedule asks only whether they are there
     for (models::response& r : g.responses) r.ref_logps.assign(r.tokens.size(), 0.0f);
 
-  const loaded_model policy(o.model, models::parameter_use::train, *memory.budget);
+  const loaded_model policy(o.model, models::parameter_use::train_once, *memory.budget);
   actors::runtime_options runtime_options = o.machine.runtime();
   runtime_options.trace_file = trace.partial();
   actors::runtime runtime(std::move(runtime_options), policy.model, memory.budget);

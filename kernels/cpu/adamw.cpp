@@ -19,8 +19,9 @@ typedef double wide __attribute__((vector_size(simd::lanes * 8)));
 void adamw_update(std::span<float> weights, std::span<float> m, std::span<float> v,
                   std::span<const float> gradients, double gradient_scale, const adamw_settings& s,
                   index step, executor& on) {
-  LS_ASSERT(m.size() == weights.size() && v.size() == weights.size() &&
-                gradients.size() == weights.size(),
+  const bool keeps_moments = !m.empty();
+  LS_ASSERT(gradients.size() == weights.size() && m.size() == v.size() &&
+                (!keeps_moments || m.size() == weights.size()),
             "weights, moments and gradients have one length");
   LS_ASSERT(step >= 1, "optimizer steps count from 1");
   const double correction1 = 1.0 - std::pow(s.beta1, static_cast<double>(step));
@@ -37,15 +38,20 @@ void adamw_update(std::span<float> weights, std::span<float> m, std::span<float>
   const auto n = static_cast<index>(weights.size());
   on.parallel_for(blocks_of(n, item_values), [&](index item, scratch&) {
     const index begin = item * item_values;
-    float *w = weights.data() + begin, *first = m.data() + begin, *second = v.data() + begin;
+    float* w = weights.data() + begin;
+    float* first = keeps_moments ? m.data() + begin : nullptr;
+    float* second = keeps_moments ? v.data() + begin : nullptr;
     const float* gradient = gradients.data() + begin;
     simd::for_each_vec(std::min(item_values, n - begin), [&](index, auto get, auto put) {
-      const simd::vec g = get(gradient) * scale, old = get(first), way = g - old;
-      const simd::vec m_new = from_old ? old + new_share * way : g - way * old_share;
-      const simd::vec v_new = get(second) * beta2 + square_share * g * g;
+      const simd::vec g = get(gradient) * scale;
+      const simd::vec m_old = first ? get(first) : simd::vec{};
+      const simd::vec v_old = second ? get(second) : simd::vec{};
+      const simd::vec way = g - m_old;
+      const simd::vec m_new = from_old ? m_old + new_share * way : g - way * old_share;
+      const simd::vec v_new = v_old * beta2 + square_share * g * g;
       const simd::vec denominator = simd::sqrt(v_new) / root_correction + eps;
-      put(first, m_new);
-      put(second, v_new);
+      if (first) put(first, m_new);
+      if (second) put(second, v_new);
       put(w, get(w) * keep + step_size * m_new / denominator);
     });
   });

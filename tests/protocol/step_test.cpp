@@ -325,6 +325,34 @@ TEST_CASE("a last layer without state ends its captured chunks", "[protocol]") {
   CHECK(runtime.step(random_group(9, {3, 4}, config.vocabulary, 5), s).committed);
 }
 
+TEST_CASE("a model without moments takes one update, with the bits of one that keeps them",
+          "[protocol]") {
+  const index ranks = GENERATE(1, 2);
+  actors::runtime_options options;
+  options.ranks = ranks;
+  std::vector<std::vector<float>> weights;
+  for (const auto use : {models::parameter_use::train, models::parameter_use::train_once}) {
+    auto m = make_hybrid_model(3, use);
+    actors::runtime runtime(options, m.model, m.budget);
+    const models::group g = random_group(40, {6, 8}, m.model->config().vocabulary, 5);
+    actors::step_settings s;
+    s.optimizer.adamw.weight_decay = 0.1;
+    REQUIRE(runtime.step(g, s).committed);
+    weights.push_back(copy_of(m.parameters->weights()));
+    if (m.parameters->keeps_moments()) continue;
+    s.optimizer_step = 2;
+    try {
+      runtime.step(g, s);
+      FAIL("the moments of the first update are gone");
+    } catch (const error& e) {
+      CHECK(e.code() == errc::bad_input);
+      CHECK(std::string(e.what()).find("optimizer_step is 2, expected 1") != std::string::npos);
+    }
+    CHECK(weights.back() == copy_of(m.parameters->weights()));
+  }
+  CHECK(weights[0] == weights[1]);
+}
+
 TEST_CASE("a loss that is not finite commits nothing, and the next group works",
           "[protocol][negative]") {
   auto m = make_hybrid_model();

@@ -4,19 +4,21 @@
 
 namespace longstraw::testing {
 
-small_model make_small_model(const models::model_config& config, unsigned seed) {
+small_model make_small_model(const models::model_config& config, unsigned seed,
+                             models::parameter_use use) {
   small_model m;
   const auto random = random_parameters(config, seed);
-  m.parameters = std::make_shared<models::parameter_store>(models::layout_of(config),
-                                                           models::parameter_use::train, *m.budget);
+  m.parameters =
+      std::make_shared<models::parameter_store>(models::layout_of(config), use, *m.budget);
   std::ranges::copy(random->weights(), m.parameters->weights().begin());
   m.model = std::make_shared<models::language_model>(config, m.parameters);
   return m;
 }
 
-small_model make_hybrid_model(unsigned seed) {
+small_model make_hybrid_model(unsigned seed, models::parameter_use use) {
   for (const named_config& c : small_configs())
-    if (c.config.arch == models::architecture::qwen3_5) return make_small_model(c.config, seed);
+    if (c.config.arch == models::architecture::qwen3_5)
+      return make_small_model(c.config, seed, use);
   fail(errc::bad_input, "no hybrid configuration among the small ones");
 }
 

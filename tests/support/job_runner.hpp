@@ -15,9 +15,11 @@ struct small_model {
   std::shared_ptr<models::parameter_store> parameters;
   std::shared_ptr<const models::language_model> model;
 };
-small_model make_small_model(const models::model_config& config, unsigned seed);
+small_model make_small_model(const models::model_config& config, unsigned seed,
+                             models::parameter_use use = models::parameter_use::train);
 /// The first hybrid configuration of small_configs().
-small_model make_hybrid_model(unsigned seed = 3);
+small_model make_hybrid_model(unsigned seed = 3,
+                              models::parameter_use use = models::parameter_use::train);
 
 /// Random prompt and responses; rewards differ, old log-probabilities are not given.
 models::group random_group(index prompt_tokens, std::vector<index> response_tokens,

@@ -59,6 +59,19 @@ TEST_CASE("AdamW's first step moves every weight by the learning rate against it
   CHECK(std::abs(w[2] - 0.49f) < 1e-6f);
 }
 
+TEST_CASE("AdamW without moments gives weights the bits of moments that begin at zero", "[unit]") {
+  const index n = GENERATE(1, 15, 16, 1000);
+  const double beta1 = GENERATE(0.9, 0.3);
+  const auto g = random_values<float>(n, 7);
+  const adamw_settings s{.learning_rate = 1e-3, .beta1 = beta1, .weight_decay = 0.1};
+  auto kept = random_values<float>(n, 8), dropped = kept;
+  std::vector<float> m(kept.size()), v(kept.size());
+  runner on(1);
+  adamw_update(kept, m, v, g, 0.25, s, 1, on.exec);
+  adamw_update(dropped, {}, {}, g, 0.25, s, 1, on.exec);
+  CHECK(kept == dropped);
+}
+
 TEST_CASE("AdamW decays a weight whose gradient is zero and leaves its moments zero", "[unit]") {
   std::vector<float> w(40, 2.0f), m(40), v(40);
   runner on(2);

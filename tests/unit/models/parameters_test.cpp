@@ -79,6 +79,11 @@ TEST_CASE("a store draws each array from its named arena", "[unit]") {
   for (const auto& u : budget->report())
     CHECK(u.current_bytes == (u.name == "moments" ? 2 * bytes : bytes));
   CHECK(budget->report().size() == 4);
+  const auto once = memory::budget::make(2 * bytes);
+  const parameter_store updated_once(layout, parameter_use::train_once, *once);
+  CHECK(updated_once.trains());
+  CHECK_FALSE(updated_once.keeps_moments());
+  CHECK(once->report().size() == 2);
   const auto small = memory::budget::make(bytes);
   failure_of([&] { parameter_store(layout, parameter_use::train, *small); }, errc::over_budget);
 }
