@@ -22,12 +22,12 @@ void add_attention(parameter_layout& layout, const model_config& c, const std::s
   const index q_rows = c.query_heads * c.head_dim * (c.attention_gate ? 2 : 1);
   const index kv_rows = c.kv_heads * c.head_dim;
   layout.add(at + "q_proj.weight", {q_rows, c.hidden_size});
-  layout.add(at + "k_proj.weight", {kv_rows, c.hidden_size});
-  layout.add(at + "v_proj.weight", {kv_rows, c.hidden_size});
+  layout.add(at + "k_proj.weight", {kv_rows, c.hidden_size}, placed::behind);
+  layout.add(at + "v_proj.weight", {kv_rows, c.hidden_size}, placed::behind);
   if (c.attention_bias) {
     layout.add(at + "q_proj.bias", {q_rows});
-    layout.add(at + "k_proj.bias", {kv_rows});
-    layout.add(at + "v_proj.bias", {kv_rows});
+    layout.add(at + "k_proj.bias", {kv_rows}, placed::behind);
+    layout.add(at + "v_proj.bias", {kv_rows}, placed::behind);
   }
   add_with_bias(layout, at + "o_proj", c.hidden_size, c.query_heads * c.head_dim, c.attention_bias);
   if (c.qk_norm) {
@@ -40,9 +40,9 @@ void add_gated_delta_net(parameter_layout& layout, const model_config& c, const 
   const index value_width = c.delta_value_heads * c.delta_value_dim;
   const index channels = 2 * c.delta_key_heads * c.delta_key_dim + value_width;
   layout.add(at + "in_proj_qkv.weight", {channels, c.hidden_size});
-  layout.add(at + "in_proj_z.weight", {value_width, c.hidden_size});
-  layout.add(at + "in_proj_b.weight", {c.delta_value_heads, c.hidden_size});
-  layout.add(at + "in_proj_a.weight", {c.delta_value_heads, c.hidden_size});
+  layout.add(at + "in_proj_z.weight", {value_width, c.hidden_size}, placed::behind);
+  layout.add(at + "in_proj_b.weight", {c.delta_value_heads, c.hidden_size}, placed::behind);
+  layout.add(at + "in_proj_a.weight", {c.delta_value_heads, c.hidden_size}, placed::behind);
   layout.add(at + "conv1d.weight", {channels, 1, c.conv_kernel});
   layout.add(at + "A_log", {c.delta_value_heads});
   layout.add(at + "dt_bias", {c.delta_value_heads});
@@ -52,17 +52,19 @@ void add_gated_delta_net(parameter_layout& layout, const model_config& c, const 
 
 void add_feed_forward(parameter_layout& layout, const model_config& c, const std::string& at) {
   layout.add(at + "gate_proj.weight", {c.intermediate_size, c.hidden_size});
-  layout.add(at + "up_proj.weight", {c.intermediate_size, c.hidden_size});
+  layout.add(at + "up_proj.weight", {c.intermediate_size, c.hidden_size}, placed::behind);
   if (c.mlp_bias) {
     layout.add(at + "gate_proj.bias", {c.intermediate_size});
-    layout.add(at + "up_proj.bias", {c.intermediate_size});
+    layout.add(at + "up_proj.bias", {c.intermediate_size}, placed::behind);
   }
   add_with_bias(layout, at + "down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias);
 }
 
 }  // namespace
 
-void parameter_layout::add(std::string name, std::vector<index> shape) {
+void parameter_layout::add(std::string name, std::vector<index> shape, placed where) {
+  constexpr index line_floats = 16;
+  if (where == placed::on_a_line) total_ = (total_ + line_floats - 1) / line_floats * line_floats;
   index count = 1;
   for (const index n : shape) {
     LS_ASSERT(n > 0, "a parameter has no empty dimension");
@@ -71,6 +73,7 @@ void parameter_layout::add(std::string name, std::vector<index> shape) {
   LS_ASSERT(by_name_.emplace(name, parameters_.size()).second, "a parameter is declared once");
   parameters_.push_back({std::move(name), std::move(shape), total_, count});
   total_ += count;
+  parameter_count_ += count;
 }
 
 const parameter* parameter_layout::find(const std::string& name) const {
@@ -126,6 +129,7 @@ matrix_parameter stacked(const parameter_store& store, const std::string& first,
   index rows = 0;
   for (const parameter& p : store.layout().all()) {
     if (p.offset < begin.offset || p.offset > end.offset) continue;
+    LS_ASSERT(p.offset == begin.offset + rows * cols, "stacked tensors lie behind each other");
     LS_ASSERT(p.count / p.shape.front() == cols, "stacked tensors have rows of one length");
     rows += p.shape.front();
   }

@@ -1,7 +1,8 @@
 #pragma once
 // All trained tensors of a model: where each lies in one flat array of floats, and the arrays themselves (weights,
 // gradients, moments), which share that layout. Tensors that one product can use together (q, k, v; gate, up) follow
-// each other without a gap, so that a stacked view of them is a plain matrix.
+// each other without a gap, so that a stacked view of them is a plain matrix. All others begin on a cache line: products
+// that read rows across two lines a vector are a fifth slower.
 
 #include <longstraw/memory/arena.hpp>
 #include <longstraw/models/config.hpp>
@@ -21,22 +22,29 @@ struct parameter {
   index count = 0;
 };
 
+/// Where a tensor begins: on a cache line, or right behind the tensor before it.
+enum class placed { on_a_line, behind };
+
 /// Names, shapes and offsets; no memory.
 class parameter_layout {
  public:
   /// Appends a tensor. Declaring a name twice is a bug.
-  void add(std::string name, std::vector<index> shape);
+  void add(std::string name, std::vector<index> shape, placed where = placed::on_a_line);
 
   std::span<const parameter> all() const { return parameters_; }
   /// Naming a tensor that was not declared is a bug.
   const parameter& at(const std::string& name) const;
   const parameter* find(const std::string& name) const;
+  /// Floats of an array of this layout, those between tensors with them: they are zero and stay so.
   index total() const { return total_; }
+  /// Elements of all tensors.
+  index parameter_count() const { return parameter_count_; }
 
  private:
   std::vector<parameter> parameters_;
   std::unordered_map<std::string, std::size_t> by_name_;
   index total_ = 0;
+  index parameter_count_ = 0;
 };
 
 /// The tensors of a model of that configuration, in the order of its layers.

@@ -88,7 +88,7 @@ loaded_model::loaded_model(const std::filesystem::path& folder, models::paramete
   for (const std::string& notice : files.config().notices)
     log->info("{}: {}", folder.string(), notice);
   log->debug("model_loaded folder={} layers={} parameters={}", folder.string(),
-             model->layer_count(), files.layout().total());
+             model->layer_count(), files.layout().parameter_count());
 }
 
 models::data_rules rules_of(const models::checkpoint& files, models::reward_scale scale) {

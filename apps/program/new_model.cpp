@@ -36,7 +36,7 @@ int run_new_model(const new_model_options& o) {
   models::write_random_checkpoint(o.out, config, static_cast<std::uint64_t>(o.seed));
   const models::checkpoint made(o.out);
   progress_bar().line(fmt::format("{}: {} layers, {} parameters, vocabulary {}", o.out.string(),
-                                  made.config().layer_count(), made.layout().total(),
+                                  made.config().layer_count(), made.layout().parameter_count(),
                                   made.config().vocabulary));
   return 0;
 }

@@ -181,9 +181,9 @@ std::optional<run_position> train_folder::resume(const models::parameter_store& 
 
   const models::checkpoint model(from / "model");
   const models::parameter_layout& layout = parameters.layout();
-  if (model.layout().total() != layout.total())
+  if (model.layout().parameter_count() != layout.parameter_count())
     fail(errc::bad_input, "{} holds {} parameters; --model has {}", (from / "model").string(),
-         model.layout().total(), layout.total());
+         model.layout().parameter_count(), layout.parameter_count());
   model.read_weights(parameters);
   const auto log = spdlog::get("longstraw");
   if (damaged) {

@@ -58,7 +58,7 @@ constexpr configuration configurations[] = {
 }  // namespace
 
 std::string subject::about() const {
-  return fmt::format("{} layers, {} parameters", config.layer_count(), layout.total());
+  return fmt::format("{} layers, {} parameters", config.layer_count(), layout.parameter_count());
 }
 
 bool subject::hybrid() const {
@@ -91,11 +91,11 @@ std::vector<subject> built_in_subjects(const std::string& architecture) {
 
 subject checkpoint_subject(const std::filesystem::path& folder) {
   const models::checkpoint files(folder);
-  if (files.layout().total() > parameters_max)
+  if (files.layout().parameter_count() > parameters_max)
     fail(errc::bad_input,
          "{} has {} parameters; audit computes every claim in plain double precision as well and "
          "takes at most {}: give a smaller checkpoint of the same architecture",
-         folder.string(), files.layout().total(), parameters_max);
+         folder.string(), files.layout().parameter_count(), parameters_max);
   subject s;
   s.name = folder.string();
   s.config_text = models::read_text(folder / "config.json", config_bytes_max);

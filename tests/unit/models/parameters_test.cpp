@@ -19,19 +19,34 @@ model_config config_of(const char* preset, bool biased = false, bool tied = fals
 
 }  // namespace
 
-TEST_CASE("tensors follow each other without a gap", "[unit]") {
+TEST_CASE("tensors follow each other, each on a cache line or behind the one it is stacked on",
+          "[unit]") {
   for (const std::string& name : preset_names()) {
     const parameter_layout layout = layout_of(parse_config(preset_config(name), name));
-    index at = 0;
+    index at = 0, count = 0;
     for (const parameter& p : layout.all()) {
-      REQUIRE(p.offset == at);
-      at += p.count;
+      REQUIRE((p.offset == at || p.offset == (at + 15) / 16 * 16));
+      at = p.offset + p.count;
+      count += p.count;
     }
     CHECK(layout.total() == at);
+    CHECK(layout.parameter_count() == count);
     CHECK(layout.all().back().name == "lm_head.weight");
     CHECK(layout.all().front().name == "model.embed_tokens.weight");
   }
   CHECK(layout_of(config_of("tiny", false, true)).find("lm_head.weight") == nullptr);
+}
+
+TEST_CASE("the matrices of every layer begin on a cache line whatever vectors lie before them",
+          "[unit]") {
+  nlohmann::json c = nlohmann::json::parse(preset_config("tiny"));
+  c["linear_num_value_heads"] = 6;  // A_log and dt_bias of 6 floats
+  c["linear_num_key_heads"] = 3;
+  const parameter_layout layout = layout_of(parse_config(c.dump(), "config.json"));
+  for (const parameter& p : layout.all())
+    if (p.name.ends_with("in_proj_qkv.weight") || p.name.ends_with("q_proj.weight") ||
+        p.name.ends_with("gate_proj.weight") || p.name.ends_with("down_proj.weight"))
+      CHECK(p.offset % 16 == 0);
 }
 
 TEST_CASE("projections of one input are one matrix", "[unit]") {
