@@ -103,7 +103,7 @@ int run_generate(const generate_options& o) {
   trace_file trace(o.machine.trace);
   text_output out(o.out);
   const process_memory memory(o.machine.memory);
-  const loaded_model loaded(o.model, models::parameter_use::forward, *memory.budget);
+  const loaded_model loaded(o.model, models::parameter_use::forward, o.machine, *memory.budget);
   const models::group prompt = prompt_of(o, loaded.files);
   actors::runtime_options options = o.machine.runtime();
   options.trace_file = trace.partial();

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <thread>
 #include <unistd.h>
 
@@ -63,15 +64,48 @@ actors::runtime_options machine_options::runtime() const {
 
 process_memory::process_memory(std::size_t limit_bytes)
     : budget(memory::budget::make(limit_bytes)) {
-  program = budget->named(actors::arena_name::program)->allocate(memory::process_resident_bytes());
+  const std::size_t held = memory::process_resident_bytes();
+  if (limit_bytes != 0 && held > limit_bytes)
+    fail(errc::over_budget, "the program takes {} before it loads a model, but --memory is {}",
+         memory::readable_bytes(held), memory::readable_bytes(limit_bytes));
+  program = budget->named(actors::arena_name::program)->allocate(held);
 }
 
 namespace {
 
+void check_room(const models::checkpoint& files, models::parameter_use use,
+                const machine_options& machine, const memory::budget& budget,
+                const std::string& prefix) {
+  namespace name = actors::arena_name;
+  if (budget.limit_bytes() == 0) return;
+  std::map<std::string, std::size_t> needs;
+  for (const auto& u : budget.report())
+    if (u.current_bytes > 0) needs[u.name] = u.current_bytes;
+  const auto array = static_cast<std::size_t>(files.layout().total()) * sizeof(float);
+  const auto ranks = static_cast<std::size_t>(machine.ranks);
+  needs[prefix + name::parameters] += array;
+  if (use != models::parameter_use::forward) needs[prefix + name::gradients] += ranks * array;
+  if (use == models::parameter_use::train) needs[prefix + name::moments] += 2 * array;
+  needs[prefix + name::scratch] += ranks * static_cast<std::size_t>(machine.threads()) *
+                                   kernels::executor::default_scratch_bytes;
+  std::size_t sum = 0;
+  std::string parts;
+  for (const auto& [what, bytes] : needs) {
+    sum += bytes;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", what, memory::readable_bytes(bytes));
+  }
+  if (sum > budget.limit_bytes())
+    fail(errc::over_budget, "{} needs {} before its first token ({}), but --memory is {}",
+         files.folder().string(), memory::readable_bytes(sum), parts,
+         memory::readable_bytes(budget.limit_bytes()));
+}
+
 std::shared_ptr<models::parameter_store> read_parameters(const models::checkpoint& files,
                                                          models::parameter_use use,
+                                                         const machine_options& machine,
                                                          memory::budget& budget,
                                                          const std::string& prefix) {
+  check_room(files, use, machine, budget, prefix);
   auto store = std::make_shared<models::parameter_store>(files.layout(), use, budget, prefix);
   files.read_weights(*store);
   return store;
@@ -80,9 +114,10 @@ std::shared_ptr<models::parameter_store> read_parameters(const models::checkpoin
 }  // namespace
 
 loaded_model::loaded_model(const std::filesystem::path& folder, models::parameter_use use,
-                           memory::budget& budget, const std::string& prefix)
+                           const machine_options& machine, memory::budget& budget,
+                           const std::string& prefix)
     : files(folder),
-      parameters(read_parameters(files, use, budget, prefix)),
+      parameters(read_parameters(files, use, machine, budget, prefix)),
       model(std::make_shared<models::language_model>(files.config(), parameters)) {
   const auto log = spdlog::get("longstraw");
   for (const std::string& notice : files.config().notices)

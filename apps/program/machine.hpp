@@ -40,8 +40,11 @@ struct process_memory {
 
 /// A checkpoint and its weights in memory.
 struct loaded_model {
+  /// errc::over_budget names all that the model takes before the first token, if --memory has no
+  /// room for it: weights, gradients, moments, and the scratch memory of the machine's threads.
   loaded_model(const std::filesystem::path& folder, models::parameter_use use,
-               memory::budget& budget, const std::string& prefix = "");
+               const machine_options& machine, memory::budget& budget,
+               const std::string& prefix = "");
 
   models::checkpoint files;
   std::shared_ptr<models::parameter_store> parameters;

@@ -26,7 +26,7 @@ class scorer {
   explicit scorer(const score_options& o)
       : o_(o),
         memory_(o.machine.memory),
-        loaded_(o.model, models::parameter_use::forward, *memory_.budget),
+        loaded_(o.model, models::parameter_use::forward, o.machine, *memory_.budget),
         groups_(o.data, rules(loaded_.files)),
         trace_(o.machine.trace) {
     actors::runtime_options options = o.machine.runtime();

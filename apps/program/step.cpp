@@ -45,8 +45,8 @@ double add_reference(models::group& g, const step_options& o, const models::chec
                      double temperature, memory::budget& budget) {
   const auto begin = clock::now();
   progress_bar().set_title("reference");
-  const loaded_model reference(o.training.reference, models::parameter_use::forward, budget,
-                               "reference ");
+  const loaded_model reference(o.training.reference, models::parameter_use::forward, o.machine,
+                               budget, "reference ");
   check_vocabularies(reference.files, policy);
   actors::runtime runtime(o.machine.runtime(), reference.model, budget.shared_from_this());
   score_reference(g, runtime, temperature);
@@ -167,7 +167,7 @@ int run_step(const step_options& o) {
   else if (!o.training.reference.empty())  // the schedule asks only whether they are there
     for (models::response& r : g.responses) r.ref_logps.assign(r.tokens.size(), 0.0f);
 
-  const loaded_model policy(o.model, models::parameter_use::train_once, *memory.budget);
+  const loaded_model policy(o.model, models::parameter_use::train_once, o.machine, *memory.budget);
   actors::runtime_options runtime_options = o.machine.runtime();
   runtime_options.trace_file = trace.partial();
   actors::runtime runtime(std::move(runtime_options), policy.model, memory.budget);

@@ -36,7 +36,8 @@ struct train_options {
 /// The reference model stays in memory: it is needed at every step.
 struct reference_model {
   reference_model(const train_options& o, const process_memory& memory)
-      : loaded(o.training.reference, models::parameter_use::forward, *memory.budget, "reference "),
+      : loaded(o.training.reference, models::parameter_use::forward, o.machine, *memory.budget,
+               "reference "),
         runtime(reference_options(o), loaded.model, memory.budget) {}
   static actors::runtime_options reference_options(const train_options& o) {
     actors::runtime_options options = o.machine.runtime();
@@ -54,7 +55,7 @@ class training_run {
       : o_(o),
         settings_(settings),
         memory_(o.machine.memory),
-        policy_(o.model, models::parameter_use::train, *memory_.budget),
+        policy_(o.model, models::parameter_use::train, o.machine, *memory_.budget),
         groups_(o.data, rules_of(policy_.files, settings.scale)),
         order_(groups_.size(), o.shuffle, static_cast<std::uint64_t>(o.seed)),
         trace_(o.machine.trace) {

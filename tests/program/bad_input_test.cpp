@@ -206,7 +206,11 @@ TEST_CASE("replacing a result deletes nothing that is no result", "[program][neg
 
 TEST_CASE("a budget that is too small is refused before the step starts", "[program][negative]") {
   const place p;
-  CHECK_THAT(fails(p.step({"--memory", "1MiB"})), ContainsSubstring("1.0 MiB"));
+  CHECK_THAT(fails(p.step({"--memory", "1MiB"})), ContainsSubstring("but --memory is 1.0 MiB"));
+  // Before the weights are read, and with all that must fit.
+  for (const auto& what : {"before its first token", "parameters", "gradients", "scratch 8.0 MiB",
+                           "but --memory is 16.0 MiB"})
+    CHECK_THAT(fails(p.step({"--memory", "16MiB", "--threads", "1"})), ContainsSubstring(what));
   const std::string long_prompt = p.with_data(nlohmann::json{{"prompt", std::string(200000, 'x')},
                                                              {"responses", {"a", "b"}},
                                                              {"rewards", {1, 0}}}
