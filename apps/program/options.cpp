@@ -2,6 +2,7 @@
 
 #include "config_file.hpp"
 #include "size_text.hpp"
+#include "text_output.hpp"
 #include "versions.hpp"
 
 #include <longstraw/models/json_text.hpp>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 namespace longstraw::program {
 namespace {
@@ -359,14 +361,10 @@ options command_line::command(const std::string& name, const std::string& descri
 std::function<int()> command_line::parse(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
-    app_->exit(e);
-    return {};
-  } catch (const CLI::CallForAllHelp& e) {
-    app_->exit(e);
-    return {};
-  } catch (const CLI::CallForVersion& e) {
-    app_->exit(e);
+  } catch (const CLI::Success& e) {  // help or version is asked for
+    std::ostringstream text;
+    app_->exit(e, text, text);
+    text_output({}).write(text.str());
     return {};
   } catch (const CLI::ParseError& e) {
     if (app_->get_subcommands().empty() && !app_->remaining().empty()) {

@@ -397,6 +397,9 @@ TEST_CASE("output that is lost is noticed", "[program][negative]") {
              ContainsSubstring("standard output"));
   CHECK_THAT(fails({"score", "--quiet", "--model", p.model, "--data", p.data}, 1, into_full),
              ContainsSubstring("standard output"));
+  for (const std::vector<std::string>& ask :
+       {std::vector<std::string>{"--help"}, {"step", "--help"}, {"--version"}})
+    CHECK_THAT(fails(ask, 1, into_full), ContainsSubstring("standard output"));
   CHECK_THAT(
       fails({"generate", "--quiet", "--model", p.model, "--prompt", "a", "--out", "/dev/full"}),
       ContainsSubstring("no regular file"));
