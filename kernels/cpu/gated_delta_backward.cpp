@@ -96,9 +96,9 @@ void scale_rows(mat to, cmat from, const float* scale, float sign) {
 /// Gradients of the exponents, summed in double: in the running sum over tokens that makes d_g of
 /// them, what enters a token as i and leaves it as j nearly cancels.
 struct exponent_gradient {
-  double rows[gated_delta_chunk] = {};     ///< of exp(G_i) and of exp(G_i - G_j), j < i, by i
-  double cols[gated_delta_chunk] = {};     ///< of exp(G_i - G_j), by j
-  double leaving[gated_delta_chunk] = {};  ///< of exp(G_last - G_j)
+  double rows[gated_delta_chunk_max] = {};     ///< of exp(G_i) and of exp(G_i - G_j), j < i, by i
+  double cols[gated_delta_chunk_max] = {};     ///< of exp(G_i - G_j), by j
+  double leaving[gated_delta_chunk_max] = {};  ///< of exp(G_last - G_j)
 };
 
 /// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL.  [rows, rows], on and below the
@@ -139,7 +139,7 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
                          index begin, index head) {
   const index one_state = a.n.key_dim * a.n.value_dim;
   const float* state_before =
-      a.chunk_states + (begin / gated_delta_chunk * a.n.value_heads + head) * one_state;
+      a.chunk_states + (begin / a.n.chunk_tokens() * a.n.value_heads + head) * one_state;
   float* d_state_memory = a.d_state + head * one_state;
   const mat state = t.state_and_u.row_range(0, n.key),
             u = t.state_and_u.row_range(n.key, n.key + n.rows);
@@ -149,9 +149,9 @@ void backward_chunk_head(const arguments& a, const backward_tiles& t, const chun
   decays d = t.d;
   d.set(&a.g(begin, head), a.g.stride, n);
 
-  if (const index earlier = begin - gated_delta_chunk; earlier >= 0) {
-    prefetch_rows(a.v.at(earlier, head), a.v.token_stride, gated_delta_chunk, a.n.value_dim);
-    prefetch_rows(a.d_out.at(earlier, head), a.d_out.token_stride, gated_delta_chunk,
+  if (const index earlier = begin - a.n.chunk_tokens(); earlier >= 0) {
+    prefetch_rows(a.v.at(earlier, head), a.v.token_stride, a.n.chunk_tokens(), a.n.value_dim);
+    prefetch_rows(a.d_out.at(earlier, head), a.d_out.token_stride, a.n.chunk_tokens(),
                   a.n.value_dim);
   }
   prefetch_rows(a.d_v.at(begin, head), a.d_v.token_stride, n.tokens, a.n.value_dim);
@@ -276,9 +276,9 @@ void backward_key_head(const arguments& a, index key_head, scratch& local) {
   chunk_sizes n;
   n.key = padded(a.n.key_dim);
   n.value = padded(a.n.value_dim);
-  for (index chunk = blocks_of(tokens, gated_delta_chunk) - 1; chunk >= 0; --chunk) {
-    const index begin = chunk * gated_delta_chunk;
-    n.tokens = std::min(gated_delta_chunk, tokens - begin);
+  for (index chunk = blocks_of(tokens, a.n.chunk_tokens()) - 1; chunk >= 0; --chunk) {
+    const index begin = chunk * a.n.chunk_tokens();
+    n.tokens = std::min(a.n.chunk_tokens(), tokens - begin);
     n.rows = padded(n.tokens);
     local.rewind(mark);
     const backward_tiles t(local, n.rows, n.key, n.value);
@@ -294,9 +294,9 @@ void backward_key_head(const arguments& a, index key_head, scratch& local) {
     std::fill_n(t.d_qk_transposed.data, n.key * 2 * n.rows, 0.0f);
     std::fill_n(t.d_kk.data, n.rows * n.rows, 0.0f);
     std::fill_n(t.d_qk.data, n.rows * n.rows, 0.0f);
-    if (const index earlier = begin - gated_delta_chunk; earlier >= 0) {
-      prefetch_rows(a.k.at(earlier, key_head), a.k.token_stride, gated_delta_chunk, a.n.key_dim);
-      prefetch_rows(a.q.at(earlier, key_head), a.q.token_stride, gated_delta_chunk, a.n.key_dim);
+    if (const index earlier = begin - a.n.chunk_tokens(); earlier >= 0) {
+      prefetch_rows(a.k.at(earlier, key_head), a.k.token_stride, a.n.chunk_tokens(), a.n.key_dim);
+      prefetch_rows(a.q.at(earlier, key_head), a.q.token_stride, a.n.chunk_tokens(), a.n.key_dim);
     }
     for (index head = key_head * a.ratio(); head < (key_head + 1) * a.ratio(); ++head)
       backward_chunk_head(a, t, n, begin, head);

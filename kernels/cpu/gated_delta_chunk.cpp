@@ -92,7 +92,7 @@ void exp_differences(float* out, double from, const double* to, double sign = 1.
 }  // namespace
 
 void decays::set(const float* g, index stride, const chunk_sizes& n) {
-  double sums[gated_delta_chunk];
+  double sums[gated_delta_chunk_max];
   double sum = 0;
   for (index t = 0; t < n.rows; ++t) {
     if (t < n.tokens) sum += static_cast<double>(g[t * stride]);

@@ -19,7 +19,7 @@ constexpr index padded(index n) { return (n + 15) / 16 * 16; }
 
 /// Sizes of one chunk.
 struct chunk_sizes {
-  index tokens = 0;  ///< of this chunk, <= gated_delta_chunk
+  index tokens = 0;  ///< of this chunk, <= chunk_tokens()
   index rows = 0;    ///< tokens, padded
   index key = 0;     ///< key_dim, padded
   index value = 0;   ///< value_dim, padded

@@ -122,7 +122,7 @@ void forward_chunk_head(const arguments& a, const forward_tiles& t, const chunk_
   const mat state = a.state_of(head);
   load_rows(t.state_and_u.row_range(0, n.key), state.data, state.stride, state.rows, state.cols);
   if (a.chunk_states) {
-    const index states_before = begin / gated_delta_chunk * a.n.value_heads + head;
+    const index states_before = begin / a.n.chunk_tokens() * a.n.value_heads + head;
     std::copy_n(state.data, state.rows * state.cols,
                 a.chunk_states + states_before * state.rows * state.cols);
   }
@@ -133,10 +133,10 @@ void forward_chunk_head(const arguments& a, const forward_tiles& t, const chunk_
   set_left(left_k, d, t.k, t.kk, -1.0f, n);
   set_left(left_q, d, t.q, t.qk, 1.0f, n);
 
-  const index later = begin + gated_delta_chunk;
+  const index later = begin + a.n.chunk_tokens();
   if (later < a.q.tokens)
     prefetch_rows(a.v.at(later, head), a.v.token_stride,
-                  std::min(gated_delta_chunk, a.q.tokens - later), a.n.value_dim);
+                  std::min(a.n.chunk_tokens(), a.q.tokens - later), a.n.value_dim);
   prefetch_rows(a.out.at(begin, head), a.out.token_stride, n.tokens, a.n.value_dim);
 
   const mat w = t.w.row_range(0, n.rows);
@@ -168,9 +168,9 @@ void forward_heads(const arguments& a, index head_begin, index head_end, scratch
   chunk_sizes n;
   n.key = padded(a.n.key_dim);
   n.value = padded(a.n.value_dim);
-  const forward_tiles tiles(local, padded(std::min(tokens, gated_delta_chunk)), n.key, n.value);
-  for (index begin = 0; begin < tokens; begin += gated_delta_chunk) {
-    n.tokens = std::min(gated_delta_chunk, tokens - begin);
+  const forward_tiles tiles(local, padded(std::min(tokens, a.n.chunk_tokens())), n.key, n.value);
+  for (index begin = 0; begin < tokens; begin += a.n.chunk_tokens()) {
+    n.tokens = std::min(a.n.chunk_tokens(), tokens - begin);
     n.rows = padded(n.tokens);
     forward_tiles t = tiles;
     t.k = tiles.k.row_range(0, n.rows);
@@ -185,8 +185,8 @@ void forward_heads(const arguments& a, index head_begin, index head_end, scratch
     tile_transpose(t.k_transposed, t.k);
     lower_products(t.kk, t.k, t.k_transposed);
     lower_products(t.qk, t.q, t.k_transposed);
-    if (const index later = begin + gated_delta_chunk; later < tokens) {
-      const index count = std::min(gated_delta_chunk, tokens - later);
+    if (const index later = begin + a.n.chunk_tokens(); later < tokens) {
+      const index count = std::min(a.n.chunk_tokens(), tokens - later);
       prefetch_rows(a.k.at(later, key_head), a.k.token_stride, count, a.n.key_dim);
       prefetch_rows(a.q.at(later, key_head), a.q.token_stride, count, a.n.key_dim);
     }
@@ -197,7 +197,7 @@ void forward_heads(const arguments& a, index head_begin, index head_end, scratch
 }  // namespace
 
 index gated_delta_saved_floats(index tokens, gated_delta_dims n) {
-  return blocks_of(tokens, gated_delta_chunk) * n.state_floats();
+  return blocks_of(tokens, n.chunk_tokens()) * n.state_floats();
 }
 
 void gated_delta_forward(heads out, std::span<float> state, std::span<float> chunk_states, cheads q,

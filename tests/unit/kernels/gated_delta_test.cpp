@@ -24,7 +24,7 @@ void check_parity(const delta_case<float>& c, double bound, int threads = 1) {
 // Terms of the longest sums: a chunk's tokens and the key dimension; the states carry the errors of
 // earlier chunks on.
 double bound_of(const delta_case<float>& c) {
-  return float32_bound(gated_delta_chunk + c.dims.key_dim);
+  return float32_bound(c.dims.chunk_tokens() + c.dims.key_dim);
 }
 
 }  // namespace
