@@ -1,7 +1,5 @@
 #include <longstraw/kernels/cpu/gated_delta_chunk.hpp>
-#include <longstraw/kernels/cpu/tile_product.hpp>
 
-#include <algorithm>
 #include <utility>
 
 namespace longstraw::kernels::gated_delta {
@@ -14,7 +12,9 @@ using simd::vec;
 static_assert(block_rows % lanes == 0);
 
 void product(mat c, cmat a, cmat b) { tile_product(c, as_left(a), b); }
-void product_add(mat c, cmat a, cmat b) { tile_product_add(c, as_left(a), b); }
+void product(mat c, const tile_terms& terms) { tile_product(c, terms); }
+void product_add(mat c, cmat a, cmat b, float kept) { tile_product_add(c, as_left(a), b, kept); }
+void product_add(mat c, const tile_terms& terms) { tile_product_add(c, terms); }
 void transposed_product_add(mat c, cmat a, cmat b) {
   tile_product_add(c, as_left_transposed(a), b);
 }
@@ -61,6 +61,7 @@ decays decays::in(scratch& local, index rows_max) {
   decays d;
   d.between = local.matrix(rows_max, rows_max);
   d.from_start = local.floats(rows_max).data();
+  d.minus_from_start = local.floats(rows_max).data();
   d.to_end = local.floats(rows_max).data();
   return d;
 }
@@ -121,89 +122,104 @@ void decays::set(const float* g, index stride, const chunk_sizes& n) {
           store(rows.row(i) + earlier * block_rows + j, row_part[i] * load(col_part + j));
     }
   }
+  for (index i = 0; i < n.rows; i += lanes) store(minus_from_start + i, -load(from_start + i));
   whole = from_start[n.rows - 1];
 }
 
-void set_left(mat left, const decays& d, cmat x, cmat products, float sign, const chunk_sizes& n) {
-  for (index i = 0; i < n.rows; ++i) {
-    const float scale = sign * d.from_start[i];
-    for (index c = 0; c < n.key; c += lanes) store(left.row(i) + c, load(x.row(i) + c) * scale);
+void weigh_pairs(mat to, const decays& d, cmat products, float sign, const chunk_sizes& n) {
+  for (index i = 0; i < n.rows; ++i)
     for (index j = 0; j < (i / block_rows + 1) * block_rows; j += lanes)
-      store(left.row(i) + n.key + j, load(products.row(i) + j) * load(d.between.row(i) + j) * sign);
-  }
+      store(to.row(i) + j, load(products.row(i) + j) * load(d.between.row(i) + j) * sign);
 }
 
 namespace {
 
-// The coefficients of a diagonal block, close together: every offset is then a constant of the code
-// below.
+// A diagonal block is solved in registers, a vector of columns at a time: 16 rows, each final row
+// taken out of those that still need it. Vectors of columns do not depend on each other, so their
+// chains of operations overlap. The coefficients lie close together, so that every offset is a
+// constant of the code, and have taken in beta: from one row to the next leads one multiplication.
 struct coefficients {
   float at[block_rows][block_rows];
 
-  explicit coefficients(cmat lower) {
+  /// Of row i and unknown j: lower_ij beta_j
+  static coefficients downwards(cmat lower, const float* beta) {
+    coefficients c;
     for (index i = 0; i < block_rows; ++i)
-      for (index j = 0; j < block_rows; j += lanes) store(at[i] + j, load(lower.row(i) + j));
+      for (index j = 0; j < block_rows; j += lanes)
+        store(c.at[i] + j, load(lower.row(i) + j) * load(beta + j));
+    return c;
+  }
+  /// Of unknown i and row j: lower_ij beta_i
+  static coefficients upwards(cmat lower, const float* beta) {
+    coefficients c;
+    for (index i = 0; i < block_rows; ++i)
+      for (index j = 0; j < block_rows; j += lanes)
+        store(c.at[i] + j, load(lower.row(i) + j) * beta[i]);
+    return c;
   }
 };
 
-// A diagonal block is solved in registers, a vector of columns at a time: 16 rows, each final row
-// taken out of those that still need it. Vectors of columns do not depend on each other, so their
-// chains of operations overlap.
 template <int Row>
-inline __attribute__((always_inline)) void eliminate(vec (&w)[block_rows], vec u,
+inline __attribute__((always_inline)) void eliminate(vec (&w)[block_rows],
                                                      const coefficients& lower) {
-  for (int i = Row + 1; i < block_rows; ++i) w[i] += lower.at[i][Row] * u;
+  for (int i = Row + 1; i < block_rows; ++i) w[i] += lower.at[i][Row] * w[Row];
 }
 
 template <int Row>
-inline __attribute__((always_inline)) void eliminate_upwards(vec (&x)[block_rows], vec y,
+inline __attribute__((always_inline)) void eliminate_upwards(vec (&x)[block_rows],
                                                              const coefficients& lower) {
-  for (int i = 0; i < Row; ++i) x[i] += lower.at[Row][i] * y;
+  for (int i = 0; i < Row; ++i) x[i] += lower.at[Row][i] * x[Row];
 }
 
-/// lower [16, 16]: negative coefficients below the diagonal
-void solve_block(mat u, mat w, const coefficients& lower, const float* beta) {
-  for (index c = 0; c < w.cols; c += lanes) {
+/// Calls step(integral_constant<int, J>) for J = 0 .. block_rows - 1.
+template <class Step>
+inline __attribute__((always_inline)) void for_each_row(Step&& step) {
+  [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
+    (step(std::integral_constant<int, J>{}), ...);
+  }
+  (std::make_integer_sequence<int, static_cast<int>(block_rows)>{});
+}
+
+///  w: in the right-hand side, out w, or to_end u if to_end is given;  u = beta w
+void solve_block(mat u, mat w, cmat lower, const float* beta, const float* to_end) {
+  const auto c = coefficients::downwards(lower, beta);
+  for (index column = 0; column < w.cols; column += lanes) {
     vec rows[block_rows];
-    for (int i = 0; i < block_rows; ++i) rows[i] = load(w.row(i) + c);
-    auto step = [&]<int J>(std::integral_constant<int, J>) __attribute__((always_inline)) {
+    for (int i = 0; i < block_rows; ++i) rows[i] = load(w.row(i) + column);
+    for_each_row([&]<int J>(std::integral_constant<int, J>) __attribute__((always_inline)) {
       const vec final_u = rows[J] * beta[J];
-      store(w.row(J) + c, rows[J]);
-      store(u.row(J) + c, final_u);
-      eliminate<J>(rows, final_u, lower);
-    };
-    [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
-      (step(std::integral_constant<int, J>{}), ...);
-    }
-    (std::make_integer_sequence<int, block_rows>{});
+      store(u.row(J) + column, final_u);
+      store(w.row(J) + column, to_end ? final_u * to_end[J] : rows[J]);
+      eliminate<J>(rows, c);
+    });
   }
 }
 
-void solve_block_transposed(mat y, mat x, const coefficients& lower, const float* beta) {
-  for (index c = 0; c < x.cols; c += lanes) {
+void solve_block_transposed(mat y, mat x, cmat lower, const float* beta) {
+  const auto c = coefficients::upwards(lower, beta);
+  for (index column = 0; column < x.cols; column += lanes) {
     vec rows[block_rows];
-    for (int i = 0; i < block_rows; ++i) rows[i] = load(x.row(i) + c);
-    auto step = [&]<int J>(std::integral_constant<int, J>) __attribute__((always_inline)) {
-      const vec final_y = rows[J] * beta[J];
-      store(x.row(J) + c, rows[J]);
-      store(y.row(J) + c, final_y);
-      eliminate_upwards<J>(rows, final_y, lower);
-    };
-    [&]<int... J>(std::integer_sequence<int, J...>) __attribute__((always_inline)) {
-      (step(std::integral_constant<int, static_cast<int>(block_rows) - 1 - J>{}), ...);
-    }
-    (std::make_integer_sequence<int, block_rows>{});
+    for (int i = 0; i < block_rows; ++i) rows[i] = load(x.row(i) + column);
+    for_each_row([&]<int J>(std::integral_constant<int, J>) __attribute__((always_inline)) {
+      constexpr int row = static_cast<int>(block_rows) - 1 - J;
+      store(x.row(row) + column, rows[row]);
+      store(y.row(row) + column, rows[row] * beta[row]);
+      eliminate_upwards<row>(rows, c);
+    });
   }
 }
 
 }  // namespace
 
-void solve_writes(mat w, mat state_and_u, cmat left, const float* beta, const chunk_sizes& n) {
+void solve_writes(mat w, mat u, solved as, cmat state, cmat k, cmat lower, const decays& d,
+                  const float* beta, const chunk_sizes& n) {
   for (index b = 0; b < n.blocks(); ++b) {
-    const index begin = b * block_rows, known = n.key + begin;
-    product_add(block(w, b), block(left, b).col_range(0, known), state_and_u.row_range(0, known));
-    solve_block(state_and_u.row_range(known, known + block_rows), block(w, b),
-                coefficients(block(left, b).col_range(known, known + block_rows)), beta + begin);
+    const index begin = b * block_rows;
+    const cmat coefficients = block(lower, b);
+    product_add(block(w, b), {as_left(block(k, b)), state, d.minus_from_start + begin,
+                              as_left(coefficients), u.row_range(0, begin)});
+    solve_block(block(u, b), block(w, b), coefficients.col_range(begin, begin + block_rows),
+                beta + begin, as == solved::leaving ? d.to_end + begin : nullptr);
   }
 }
 
@@ -212,8 +228,8 @@ void solve_writes_transposed(mat y, mat x, cmat lower, const float* beta, const 
     const index begin = b * block_rows, end = begin + block_rows;
     transposed_product_add(block(x, b), lower.row_range(end, n.rows).col_range(begin, end),
                            y.row_range(end, n.rows));
-    solve_block_transposed(block(y, b), block(x, b),
-                           coefficients(block(lower, b).col_range(begin, end)), beta + begin);
+    solve_block_transposed(block(y, b), block(x, b), block(lower, b).col_range(begin, end),
+                           beta + begin);
   }
 }
 
