@@ -9,16 +9,6 @@ namespace longstraw::kernels::attention_tile {
 /// At most that many rows cost less than packing the keys for them.
 inline constexpr index few_rows_max = 8;
 
-/// Lane i of the result is the sum over the lanes of rows[i].
-inline vec sums_of_rows(vec (&rows)[lanes]) {
-  constexpr auto all = std::make_index_sequence<lanes>{};
-  for (index n = lanes / 2; n > 0; n /= 2)
-    for (index i = 0; i < n; ++i)
-      rows[i] =
-          interleave_low(rows[i], rows[i + n], all) + interleave_high(rows[i], rows[i + n], all);
-  return rows[0];
-}
-
 ///  scores [rows, tile.width] = q [rows, whole_vecs(head_dim), zero beyond] keys^T
 inline void few_rows_scores(mat scores, cmat q, const key_tile& tile, const key_tile& next,
                             index head_dim) {

@@ -102,37 +102,41 @@ struct exponent_gradient {
   double leaving[gated_delta_chunk_max] = {};  ///< of exp(G_last - G_j)
 };
 
-/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL.  [rows, rows], on and below the
-/// diagonal blocks:
-///  d_attend = d_out u^T;  y_u = y u^T = -dL on entry, the gradients of the exponents G_i - G_j on
-///  return
-void pair_gradients(const backward_tiles& t, cmat d_attend, mat y_u, const chunk_sizes& n) {
+double sum(wide v) {
+  for (index half = half_lanes / 2; half > 0; half /= 2)
+    for (index l = 0; l < half; ++l) v[l] += v[l + half];
+  return v[0];
+}
+
+/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL, and their part of the exponents G_i - G_j
+///  d_attend = d_out u^T,  y_u = y u^T = -dL  [rows, rows], on and below the diagonal blocks
+void pair_gradients(exponent_gradient& e, const backward_tiles& t, cmat d_attend, cmat y_u,
+                    const chunk_sizes& n) {
+  simd::ivec lane;
+  for (index l = 0; l < lanes; ++l) lane[l] = static_cast<std::int32_t>(l);
   for (index i = 0; i < n.rows; ++i) {
+    wide row{};
     for (index j = 0; j < (i / block_rows + 1) * block_rows; j += lanes) {
       const vec decay = load(t.d.between.row(i) + j);
       const vec d_qk = load(d_attend.row(i) + j) * decay, d_kk = -load(y_u.row(i) + j) * decay;
       store(t.d_qk.row(i) + j, load(t.d_qk.row(i) + j) + d_qk);
       store(t.d_kk.row(i) + j, load(t.d_kk.row(i) + j) + d_kk);
-      store(y_u.row(i) + j, d_qk * load(t.qk.row(i) + j) + d_kk * load(t.kk.row(i) + j));
+      vec pair = d_qk * load(t.qk.row(i) + j) + d_kk * load(t.kk.row(i) + j);
+      // exp(G_i - G_i) does not depend on G_i
+      pair = lane == static_cast<std::int32_t>(i - j) ? vec{} : pair;
+      half_vec halves[2];
+      std::memcpy(halves, &pair, sizeof halves);
+      for (index half = 0; half < 2; ++half) {
+        double* cols = e.cols + j + half * half_lanes;
+        const wide pairs = __builtin_convertvector(halves[half], wide);
+        wide col;
+        std::memcpy(&col, cols, sizeof col);
+        col += pairs;
+        std::memcpy(cols, &col, sizeof col);
+        row += pairs;
+      }
     }
-    y_u(i, i) = 0.0f;  // exp(G_i - G_i) does not depend on G_i
-  }
-}
-
-void add_pairs(exponent_gradient& e, cmat pairs, const chunk_sizes& n) {
-  for (index i = 0; i < n.rows; ++i) {
-    wide row{};
-    for (index j = 0; j < (i / block_rows + 1) * block_rows; j += half_lanes) {
-      half_vec p;
-      wide col;
-      std::memcpy(&p, pairs.row(i) + j, sizeof p);
-      std::memcpy(&col, e.cols + j, sizeof col);
-      const wide pair = __builtin_convertvector(p, wide);
-      row += pair;
-      col += pair;
-      std::memcpy(e.cols + j, &col, sizeof col);
-    }
-    for (index l = 0; l < half_lanes; ++l) e.rows[i] += row[l];
+    e.rows[i] += sum(row);
   }
 }
 
@@ -163,8 +167,9 @@ void backward_chunk_head(const arguments& a, backward_tiles& t, mat d_state, con
   }
   solve_writes_transposed(t.y, t.x, t.lower, t.beta, n);
   store_rows(a.d_v.at(begin, head), a.d_v.token_stride, t.y, n.tokens, a.n.value_dim);
-  for (index i = 0; i < n.tokens; ++i)
-    a.d_beta(begin + i, head) = simd::dot(t.x.row(i), t.w.row(i), n.value);
+  float d_beta[gated_delta_chunk_max];
+  row_dots(d_beta, t.x, t.w);
+  for (index i = 0; i < n.tokens; ++i) a.d_beta(begin + i, head) = d_beta[i];
   if (earlier >= 0) {
     prefetch_rows(a.v.at(earlier, head), a.v.token_stride, chunk, a.n.value_dim);
     prefetch_rows(a.d_out.at(earlier, head), a.d_out.token_stride, chunk, a.n.value_dim);
@@ -176,8 +181,7 @@ void backward_chunk_head(const arguments& a, backward_tiles& t, mat d_state, con
   const mat d_attend = t.attend, y_u = t.lower;  // both no longer needed
   lower_products(d_attend, t.d_out, t.u_transposed);
   lower_products(y_u, t.y, t.u_transposed);
-  pair_gradients(t, d_attend, y_u, n);
-  add_pairs(e, y_u, n);
+  pair_gradients(e, t, d_attend, y_u, n);
 
   // Tokens against the states at both ends, transposed so that sums over the key dimension run down
   // the rows.
@@ -220,12 +224,14 @@ void backward_chunk_head(const arguments& a, backward_tiles& t, mat d_state, con
 /// d_x = scale r (d - x_hat (x_hat . d)) with x_hat the unit vector, x = scale x_hat
 void store_normalized_gradient(heads to, index begin, index head, cmat d, cmat x,
                                const float* norms, float scale, index tokens) {
+  float along[gated_delta_chunk_max];
+  row_dots(along, d, x);
   for (index t = 0; t < tokens; ++t) {
     const float *gradient = d.row(t), *normalized = x.row(t);
-    const float along = simd::dot(gradient, normalized, d.cols) / (scale * scale);
+    const float part = along[t] / (scale * scale);
     float* result = to.at(begin + t, head);
     simd::for_each_vec(to.width, [&](index, auto get, auto put) {
-      put(result, scale * norms[t] * (get(gradient) - get(normalized) * along));
+      put(result, scale * norms[t] * (get(gradient) - get(normalized) * part));
     });
   }
 }
@@ -283,6 +289,8 @@ void backward_key_heads(const arguments& a, index key_begin, index key_end, scra
       std::fill_n(t.d_qk_transposed.data, n.key * 2 * n.rows, 0.0f);
       std::fill_n(t.d_kk.data, n.rows * n.rows, 0.0f);
       std::fill_n(t.d_qk.data, n.rows * n.rows, 0.0f);
+      prefetch_rows(a.d_k.at(begin, key_head), a.d_k.token_stride, n.tokens, a.n.key_dim);
+      prefetch_rows(a.d_q.at(begin, key_head), a.d_q.token_stride, n.tokens, a.n.key_dim);
       if (const index earlier = begin - chunk; earlier >= 0) {
         prefetch_rows(a.k.at(earlier, key_head), a.k.token_stride, chunk, a.n.key_dim);
         prefetch_rows(a.q.at(earlier, key_head), a.q.token_stride, chunk, a.n.key_dim);

@@ -6,8 +6,8 @@
 // vectors. Padding tokens have k = q = v = 0, beta = 0 and g = 0: they write nothing and change
 // nothing, so no loop needs a tail.
 
+#include <longstraw/kernels/cpu/pack.hpp>
 #include <longstraw/kernels/cpu/simd_math.hpp>
-#include <longstraw/kernels/cpu/tile_product.hpp>
 #include <longstraw/kernels/gated_delta.hpp>
 
 #include <algorithm>
@@ -51,6 +51,9 @@ inline void prefetch_rows(const float* from, index stride, index count, index wi
   for (index r = 0; r < count; ++r)
     for (index c = 0; c < width; c += 16) __builtin_prefetch(from + r * stride + c, 0, 2);
 }
+
+/// dots [rows] = row sums of a * b;  a, b [rows, cols], columns padded
+void row_dots(float* dots, cmat a, cmat b);
 
 /// to [rows, key] = l2norm(x_t) scale of the chunk's tokens;  inverse_norm [rows] = 1 / sqrt(sum
 /// x_t^2 + 1e-6).

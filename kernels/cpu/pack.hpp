@@ -40,6 +40,16 @@ inline void transpose(vec (&rows)[lanes]) {
   }
 }
 
+/// Lane i of the result is the sum over the lanes of rows[i].
+inline vec sums_of_rows(vec (&rows)[lanes]) {
+  constexpr auto all = std::make_index_sequence<lanes>{};
+  for (index n = lanes / 2; n > 0; n /= 2)
+    for (index i = 0; i < n; ++i)
+      rows[i] =
+          interleave_low(rows[i], rows[i + n], all) + interleave_high(rows[i], rows[i + n], all);
+  return rows[0];
+}
+
 /// out: panels of `panel` columns, each [depth, panel]; column j is row(j), a pointer to depth
 /// values; zero beyond count, up to a whole vector.
 /// Long rows far apart are more than the processor foresees: Ahead values of each are asked for
