@@ -1,13 +1,13 @@
 #pragma once
 // Attention of a few query rows, as when tokens are sampled one by one: keys and values are read
-// once, where they lie, while the next tile is on its way from memory.
+// where they lie, in their order, while the next tile is on its way from memory.
 
 #include <longstraw/kernels/cpu/attention_tile.hpp>
 
 namespace longstraw::kernels::attention_tile {
 
 /// At most that many rows cost less than packing the keys for them.
-inline constexpr index few_rows_max = 8;
+inline constexpr index few_rows_max = 24;
 
 /// A vector that has been read. The compiler would rather read it again, as an operand of each
 /// multiplication; with one or two of them a key, reading is the bound.
