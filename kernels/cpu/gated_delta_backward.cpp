@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-// Chunks from last to first, each rebuilt from the state before it. An item walks some key heads side
-// by side. The value heads of a key head follow each other in order: they share its norms and
+// Chunks from last to first, each rebuilt from the state before it. An item walks some key heads
+// side by side. The value heads of a key head follow each other in order: they share its norms and
 // products, and their parts of d_q and d_k are added in that order.
 
 namespace longstraw::kernels {
@@ -108,7 +108,8 @@ double sum(wide v) {
   return v[0];
 }
 
-/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL, and their part of the exponents G_i - G_j
+/// Pairs (i, j) of the chunk:  d_qk += D dA,  d_kk += D dL, and their part of the gradients of the
+/// exponents G_i - G_j
 ///  d_attend = d_out u^T,  y_u = y u^T = -dL  [rows, rows], on and below the diagonal blocks
 void pair_gradients(exponent_gradient& e, const backward_tiles& t, cmat d_attend, cmat y_u,
                     const chunk_sizes& n) {
