@@ -9,7 +9,7 @@
 // with k_t = l2norm(key), q_t = l2norm(query) / sqrt(key_dim), l2norm(x) = x / sqrt(sum x^2 + 1e-6). Value head h reads
 // key head h / (value_heads / key_heads).
 //
-// Computed in chunks of `gated_delta_chunk` tokens (WY form; docs/numerics.md derives it): within a chunk everything is
+// Computed in chunks of `chunk_tokens()` tokens (WY form; docs/numerics.md derives it): within a chunk everything is
 // matrix products and one unit lower-triangular solve, and only the state passes from chunk to chunk. Decays enter as
 // exp(G_i - G_j) with i >= j, G the running sum of g, so the largest exponent is 0 and g = -50 a token stays finite.
 
@@ -23,10 +23,15 @@ struct gated_delta_dims {
   index key_dim = 0;
   index value_dim = 0;
   index state_floats() const { return value_heads * key_dim * value_dim; }
+
+  /// Tokens of a chunk, and the distance of the states that forward leaves for backward. Short
+  /// chunks cost less work on pairs of tokens, long ones less traffic and memory for states: it
+  /// is the size of a state that decides.
+  index chunk_tokens() const { return key_dim * value_dim <= 64 * 64 ? 32 : 64; }
 };
 
-/// Tokens of a chunk. Also the distance of the states that forward leaves for backward.
-inline constexpr index gated_delta_chunk = 64;
+/// The longest chunk.
+inline constexpr index gated_delta_chunk_max = 64;
 
 ///  g = -exp(a_log) softplus(a + dt_bias)     beta = sigmoid(b)
 ///  g, beta, a, b [tokens, value_heads];  a_log, dt_bias [value_heads]

@@ -20,19 +20,14 @@ struct forward_plan {
     padded_dim = whole_vecs(n.head_dim);
     const index items = blocks.count * n.kv_heads;
     const index partial_floats = std::max<index>(1, queries * n.query_heads * (padded_dim + 2));
-    const bool few_rows = queries > 0 && blocks.rows() <= few_rows_max;
-    spans =
-        std::min({few_rows ? std::max<index>(key_tokens, 1)
-                           : blocks_of(items_wanted, std::max<index>(items, 1)),
-                  std::max<index>(1, key_tokens / (few_rows ? few_rows_span_min : span_tokens_min)),
-                  std::max<index>(1, partial_floats_max / partial_floats)});
+    spans = std::min({blocks_of(items_wanted, std::max<index>(items, 1)),
+                      std::max<index>(1, key_tokens / span_tokens_min),
+                      std::max<index>(1, partial_floats_max / partial_floats)});
     span_tokens = blocks_of(blocks_of(key_tokens, key_block), spans) * key_block;
   }
 
   static constexpr index items_wanted = 16;
   static constexpr index span_tokens_min = 1024;
-  // With few rows memory is the bound: heads take turns on spans that stay in the cache.
-  static constexpr index few_rows_span_min = 512;
   static constexpr index partial_floats_max = index{1} << 19;
 };
 

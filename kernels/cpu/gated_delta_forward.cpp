@@ -1,8 +1,5 @@
 #include <longstraw/kernels/cpu/gated_delta_chunk.hpp>
-#include <longstraw/kernels/cpu/tile_product.hpp>
 #include <longstraw/kernels/cpu/tile_transpose.hpp>
-
-#include <algorithm>
 
 namespace longstraw::kernels {
 namespace {
@@ -95,109 +92,103 @@ void direct_head(const arguments& a, index head, scratch& local) {
 
 // --- Chunks ---
 
-/// Scratch memory of one item: the value heads [begin, end) of one key head.
+/// Scratch memory of one item.
 struct forward_tiles {
-  mat k, q, k_transposed, kk, qk;      // shared by the value heads
-  mat left_k, left_q, state_and_u, w;  // of one value head
+  mat states;               // [heads of the item * key, value]
+  mat k, q, k_transposed;   // of one key head, for its value heads
+  mat kk, qk;               // [rows, rows] likewise
+  mat lower, attend, u, w;  // of one value head
   decays d;
   float *norms, *beta;
 
-  forward_tiles(scratch& local, index rows, index key, index value)
-      : k(local.matrix(rows, key)),
+  forward_tiles(scratch& local, index heads, index rows, index key, index value)
+      : states(local.matrix(heads * key, value)),
+        k(local.matrix(rows, key)),
         q(local.matrix(rows, key)),
         k_transposed(local.matrix(key, rows)),
         kk(local.matrix(rows, rows)),
         qk(local.matrix(rows, rows)),
-        left_k(local.matrix(rows, key + rows)),
-        left_q(local.matrix(rows, key + rows)),
-        state_and_u(local.matrix(key + rows, value)),
+        lower(local.matrix(rows, rows)),
+        attend(local.matrix(rows, rows)),
+        u(local.matrix(rows, value)),
         w(local.matrix(rows, value)),
         d(decays::in(local, rows)),
         norms(local.floats(rows).data()),
         beta(local.floats(rows).data()) {}
 };
 
-void forward_chunk_head(const arguments& a, const forward_tiles& t, const chunk_sizes& n,
+///  state [key, value]: in, before the chunk; out, after it
+void forward_chunk_head(const arguments& a, forward_tiles& t, mat state, const chunk_sizes& n,
                         index begin, index head) {
-  const mat state = a.state_of(head);
-  load_rows(t.state_and_u.row_range(0, n.key), state.data, state.stride, state.rows, state.cols);
   if (a.chunk_states) {
-    const index states_before = begin / gated_delta_chunk * a.n.value_heads + head;
-    std::copy_n(state.data, state.rows * state.cols,
-                a.chunk_states + states_before * state.rows * state.cols);
+    const index states_before = begin / a.n.chunk_tokens() * a.n.value_heads + head;
+    store_rows(a.chunk_states + states_before * a.n.key_dim * a.n.value_dim, a.n.value_dim, state,
+               a.n.key_dim, a.n.value_dim);
   }
   for (index i = 0; i < n.rows; ++i) t.beta[i] = i < n.tokens ? a.beta(begin + i, head) : 0.0f;
-  decays d = t.d;
-  d.set(&a.g(begin, head), a.g.stride, n);
-  const mat left_k = t.left_k.row_range(0, n.rows), left_q = t.left_q.row_range(0, n.rows);
-  set_left(left_k, d, t.k, t.kk, -1.0f, n);
-  set_left(left_q, d, t.q, t.qk, 1.0f, n);
-
-  const index later = begin + gated_delta_chunk;
-  if (later < a.q.tokens)
-    prefetch_rows(a.v.at(later, head), a.v.token_stride,
-                  std::min(gated_delta_chunk, a.q.tokens - later), a.n.value_dim);
+  t.d.set(&a.g(begin, head), a.g.stride, n);
+  weigh_pairs(t.lower, t.d, t.kk, -1.0f, n);
+  weigh_pairs(t.attend, t.d, t.qk, 1.0f, n);
   prefetch_rows(a.out.at(begin, head), a.out.token_stride, n.tokens, a.n.value_dim);
 
-  const mat w = t.w.row_range(0, n.rows);
+  const mat u = t.u.row_range(0, n.rows), w = t.w.row_range(0, n.rows);
   load_rows(w, a.v.at(begin, head), a.v.token_stride, n.tokens, a.n.value_dim);
-  solve_writes(w, t.state_and_u, left_k, t.beta, n);
+  solve_writes(w, u, solved::leaving, state, t.k, t.lower, t.d, t.beta, n);
   for (index b = 0; b < n.blocks(); ++b) {
-    const index first = b * block_rows, depth = n.key + first + block_rows;
+    const index first = b * block_rows, known = first + block_rows;
     const index count = std::min(block_rows, n.tokens - first);
     const mat out{a.out.at(begin + first, head), count, a.n.value_dim, a.out.token_stride};
-    product(out, left_q.row_range(first, first + count).col_range(0, depth),
-            t.state_and_u.row_range(0, depth).col_range(0, a.n.value_dim));
+    product(out, {as_left(block(t.q, b)), state, t.d.from_start + first,
+                  as_left(block(t.attend, b)), u.row_range(0, known)});
   }
-
-  // The state after the chunk: exp(G_last) S + sum_j exp(G_last - G_j) k_j u_j^T
-  const mat u = t.state_and_u.row_range(n.key, n.key + n.rows);
-  for (index j = 0; j < n.rows; ++j)
-    for (index c = 0; c < n.value; c += lanes)
-      store(u.row(j) + c, load(u.row(j) + c) * d.to_end[j]);
-  for (index r = 0; r < state.rows; ++r)
-    simd::for_each_vec(state.cols, [&](index, auto get, auto put) {
-      put(state.row(r), get(t.state_and_u.row(r)) * d.whole);
-    });
-  product_add(state, t.k_transposed.row_range(0, state.rows).col_range(0, n.rows),
-              u.col_range(0, state.cols));
+  // exp(G_last) S + sum_j exp(G_last - G_j) k_j u_j^T
+  product_add(state, t.k_transposed.col_range(0, n.rows), w, t.d.whole);
 }
 
+/// The value heads [head_begin, head_end), side by side from chunk to chunk.
 void forward_heads(const arguments& a, index head_begin, index head_end, scratch& local) {
-  const index tokens = a.q.tokens, key_head = head_begin / a.ratio();
+  const index tokens = a.q.tokens, ratio = a.ratio(), chunk = a.n.chunk_tokens();
+  const index key_begin = head_begin / ratio, key_end = blocks_of(head_end, ratio);
   chunk_sizes n;
   n.key = padded(a.n.key_dim);
   n.value = padded(a.n.value_dim);
-  const forward_tiles tiles(local, padded(std::min(tokens, gated_delta_chunk)), n.key, n.value);
-  for (index begin = 0; begin < tokens; begin += gated_delta_chunk) {
-    n.tokens = std::min(gated_delta_chunk, tokens - begin);
+  forward_tiles t(local, head_end - head_begin, padded(std::min(tokens, chunk)), n.key, n.value);
+  const auto state = [&](index head) {
+    return t.states.row_range((head - head_begin) * n.key, (head - head_begin + 1) * n.key);
+  };
+  for (index head = head_begin; head < head_end; ++head)
+    load_rows(state(head), a.state_of(head).data, a.n.value_dim, a.n.key_dim, a.n.value_dim);
+  for (index begin = 0; begin < tokens; begin += chunk) {
+    n.tokens = std::min(chunk, tokens - begin);
     n.rows = padded(n.tokens);
-    forward_tiles t = tiles;
-    t.k = tiles.k.row_range(0, n.rows);
-    t.q = tiles.q.row_range(0, n.rows);
-    t.kk = tiles.kk.row_range(0, n.rows);
-    t.qk = tiles.qk.row_range(0, n.rows);
-    t.k_transposed = tiles.k_transposed.col_range(0, n.rows);
-    load_normalized(t.k, t.norms, a.k.at(begin, key_head), a.k.token_stride, n.tokens, a.n.key_dim,
-                    1.0f);
-    load_normalized(t.q, t.norms, a.q.at(begin, key_head), a.q.token_stride, n.tokens, a.n.key_dim,
-                    a.query_scale());
-    tile_transpose(t.k_transposed, t.k);
-    lower_products(t.kk, t.k, t.k_transposed);
-    lower_products(t.qk, t.q, t.k_transposed);
-    if (const index later = begin + gated_delta_chunk; later < tokens) {
-      const index count = std::min(gated_delta_chunk, tokens - later);
-      prefetch_rows(a.k.at(later, key_head), a.k.token_stride, count, a.n.key_dim);
-      prefetch_rows(a.q.at(later, key_head), a.q.token_stride, count, a.n.key_dim);
+    const mat k = t.k.row_range(0, n.rows), q = t.q.row_range(0, n.rows),
+              k_transposed = t.k_transposed.col_range(0, n.rows);
+    const index later = begin + chunk, later_tokens = std::min(chunk, tokens - later);
+    for (index key_head = key_begin; key_head < key_end; ++key_head) {
+      load_normalized(k, t.norms, a.k.at(begin, key_head), a.k.token_stride, n.tokens, a.n.key_dim,
+                      1.0f);
+      load_normalized(q, t.norms, a.q.at(begin, key_head), a.q.token_stride, n.tokens, a.n.key_dim,
+                      a.query_scale());
+      prefetch_rows(a.k.at(later, key_head), a.k.token_stride, later_tokens, a.n.key_dim);
+      prefetch_rows(a.q.at(later, key_head), a.q.token_stride, later_tokens, a.n.key_dim);
+      tile_transpose(k_transposed, k);
+      lower_products(t.kk.row_range(0, n.rows), k, k_transposed);
+      lower_products(t.qk.row_range(0, n.rows), q, k_transposed);
+      for (index head = std::max(head_begin, key_head * ratio);
+           head < std::min(head_end, (key_head + 1) * ratio); ++head) {
+        forward_chunk_head(a, t, state(head), n, begin, head);
+        prefetch_rows(a.v.at(later, head), a.v.token_stride, later_tokens, a.n.value_dim);
+      }
     }
-    for (index head = head_begin; head < head_end; ++head) forward_chunk_head(a, t, n, begin, head);
   }
+  for (index head = head_begin; head < head_end; ++head)
+    store_rows(a.state_of(head).data, a.n.value_dim, state(head), a.n.key_dim, a.n.value_dim);
 }
 
 }  // namespace
 
 index gated_delta_saved_floats(index tokens, gated_delta_dims n) {
-  return blocks_of(tokens, gated_delta_chunk) * n.state_floats();
+  return blocks_of(tokens, n.chunk_tokens()) * n.state_floats();
 }
 
 void gated_delta_forward(heads out, std::span<float> state, std::span<float> chunk_states, cheads q,
@@ -218,7 +209,7 @@ void gated_delta_forward(heads out, std::span<float> state, std::span<float> chu
   // A key head's norms and products serve all its value heads, unless that leaves threads idle. The
   // arithmetic of a head is the same either way.
   const bool even = n.key_heads % on.threads() == 0 || n.key_heads >= 4 * on.threads();
-  const index heads_of_item = even ? a.ratio() : 1;
+  const index heads_of_item = even ? a.ratio() * key_heads_of_item(n, on.threads()) : 1;
   on.parallel_for(n.value_heads / heads_of_item, [&](index item, scratch& local) {
     forward_heads(a, item * heads_of_item, (item + 1) * heads_of_item, local);
   });

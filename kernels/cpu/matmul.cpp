@@ -38,11 +38,9 @@ inline __attribute__((always_inline)) void block_product(mat c, left_factor a, c
   constexpr int rows = detail::block_rows<4>, vecs = 4;
   if (c.rows == rows && c.cols == panel) {
     if (add)
-      detail::tile_kernel<rows, vecs, true, false>(c.data, c.stride, a, b.data, b.stride, b.rows, 0,
-                                                   ahead);
+      detail::tile_kernel<rows, vecs, true, false, false>(c, {a, b}, 1, 0, 0, ahead);
     else
-      detail::tile_kernel<rows, vecs, false, false>(c.data, c.stride, a, b.data, b.stride, b.rows,
-                                                    0, ahead);
+      detail::tile_kernel<rows, vecs, false, false, false>(c, {a, b}, 0, 0, 0, ahead);
   } else if (add) {
     tile_product_add(c, a, b);
   } else {

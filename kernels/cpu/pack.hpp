@@ -40,6 +40,20 @@ inline void transpose(vec (&rows)[lanes]) {
   }
 }
 
+/// Neighbouring lanes of both vectors summed: a step towards the sums over all lanes of many
+/// vectors.
+inline vec fold(vec a, vec b) {
+  constexpr auto all = std::make_index_sequence<lanes>{};
+  return interleave_low(a, b, all) + interleave_high(a, b, all);
+}
+
+/// Lane i of the result is the sum over the lanes of rows[i].
+inline vec sums_of_rows(vec (&rows)[lanes]) {
+  for (index n = lanes / 2; n > 0; n /= 2)
+    for (index i = 0; i < n; ++i) rows[i] = fold(rows[i], rows[i + n]);
+  return rows[0];
+}
+
 /// out: panels of `panel` columns, each [depth, panel]; column j is row(j), a pointer to depth
 /// values; zero beyond count, up to a whole vector.
 /// Long rows far apart are more than the processor foresees: Ahead values of each are asked for

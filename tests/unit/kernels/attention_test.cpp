@@ -28,8 +28,8 @@ void check_parity(const attention_case& c, int threads = 1) {
 
 TEST_CASE("attention equals the reference for any number of the pass's own tokens",
           "[unit][parity]") {
-  const index tokens = GENERATE(0, 1, 63, 65, 200);
-  const index earlier = GENERATE(0, 1, 130);
+  const index tokens = GENERATE(0, 1, 12, 63, 65, 200);
+  const index earlier = GENERATE(0, 1, 130, 2500);
   CAPTURE(tokens, earlier);
   check_parity(make_case({4, 2, 64, 0.125f}, tokens, {{earlier, false}, {tokens, true}}));
 }
@@ -39,8 +39,9 @@ TEST_CASE("attention equals the reference for any head size and group", "[unit][
                              attention_dims{6, 2, 24, 0.2f}, attention_dims{3, 1, 33, 0.17f},
                              attention_dims{2, 1, 100, 0.1f}, attention_dims{5, 1, 128, 0.09f},
                              attention_dims{4, 1, 256, 0.0625f});
-  CAPTURE(dims.query_heads, dims.kv_heads, dims.head_dim);
-  check_parity(make_case(dims, 70, {{150, false}, {70, true}}));
+  const index tokens = GENERATE(1, 2, 4, 70);  // few rows read keys where they lie
+  CAPTURE(dims.query_heads, dims.kv_heads, dims.head_dim, tokens);
+  check_parity(make_case(dims, tokens, {{150, false}, {tokens, true}}));
 }
 
 TEST_CASE("attention equals the reference over pages of any size, frozen and wanted mixed",

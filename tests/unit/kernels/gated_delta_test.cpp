@@ -24,7 +24,7 @@ void check_parity(const delta_case<float>& c, double bound, int threads = 1) {
 // Terms of the longest sums: a chunk's tokens and the key dimension; the states carry the errors of
 // earlier chunks on.
 double bound_of(const delta_case<float>& c) {
-  return float32_bound(gated_delta_chunk + c.dims.key_dim);
+  return float32_bound(c.dims.chunk_tokens() + c.dims.key_dim);
 }
 
 }  // namespace
@@ -69,27 +69,30 @@ TEST_CASE("the gated delta rule's reference agrees with finite differences", "[u
 
 TEST_CASE("decays from nearly none to nearly all give finite results that equal the reference",
           "[unit][parity]") {
+  // Chunks of 32 and of 64 tokens.
+  const auto dims = GENERATE(gated_delta_dims{2, 4, 32, 24}, gated_delta_dims{1, 2, 80, 64});
+  CAPTURE(dims.key_dim, dims.chunk_tokens());
   SECTION("decays between 0.01 and 0.99") {
-    const auto c = make_delta_case({2, 4, 32, 24}, 150, 0.01, 0.99);
+    const auto c = make_delta_case(dims, 150, 0.01, 0.99);
     check_parity(c, bound_of(c));
   }
   SECTION("g = -50 a token: nothing is left of the token before") {
-    auto c = make_delta_case({2, 4, 32, 24}, 150);
+    auto c = make_delta_case(dims, 150);
     std::fill(c.g.begin(), c.g.end(), -50.0f);
     check_parity(c, bound_of(c));
   }
   SECTION("g = 0: nothing is forgotten") {
-    auto c = make_delta_case({2, 4, 32, 24}, 150);
+    auto c = make_delta_case(dims, 150);
     std::fill(c.g.begin(), c.g.end(), 0.0f);
     check_parity(c, bound_of(c));
   }
   SECTION("a sudden g = -50 between tokens that forget little") {
-    auto c = make_delta_case({2, 4, 32, 24}, 150, 0.95, 0.9999);
+    auto c = make_delta_case(dims, 150, 0.95, 0.9999);
     for (std::size_t i = 0; i < c.g.size(); i += 37) c.g[i] = -50.0f;
     check_parity(c, bound_of(c));
   }
   SECTION("g far below what any exponential holds") {
-    auto c = make_delta_case({2, 4, 32, 24}, 150);
+    auto c = make_delta_case(dims, 150);
     for (std::size_t i = 0; i < c.g.size(); i += 3) c.g[i] = -1e4f;
     check_parity(c, bound_of(c));
   }
@@ -161,7 +164,8 @@ TEST_CASE("a pass without a backward pass to follow gives the same bits", "[unit
 }
 
 TEST_CASE("the gated delta rule's bits do not depend on the thread count", "[unit]") {
-  const auto dims = GENERATE(gated_delta_dims{3, 6, 32, 24}, gated_delta_dims{1, 4, 16, 16});
+  const auto dims = GENERATE(gated_delta_dims{3, 6, 32, 24}, gated_delta_dims{1, 4, 16, 16},
+                             gated_delta_dims{4, 8, 24, 16});
   const auto c = make_delta_case(dims, 150);
   runner one(1), two(2), three(3);
   delta_results want(c, one.exec), with_two(c, two.exec), with_three(c, three.exec);
