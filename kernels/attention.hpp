@@ -21,6 +21,9 @@
 
 namespace longstraw::kernels {
 
+/// Tiles of longer heads do not fit the scratch memory of a thread.
+inline constexpr index attention_head_dim_max = 1024;
+
 struct attention_dims {
   index query_heads = 0;
   index kv_heads = 0;

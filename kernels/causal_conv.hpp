@@ -10,6 +10,9 @@
 
 namespace longstraw::kernels {
 
+/// Taps of the longest convolution.
+inline constexpr index causal_conv_kernel_max = 8;
+
 ///  out, x [tokens, channels];  weight [channels, kernel];  tail [kernel - 1, channels]
 ///  out must not overlap x.
 void causal_conv_forward(mat out, cmat x, cmat tail, cmat weight, executor& on);

@@ -24,6 +24,14 @@ struct gated_delta_dims {
   index value_dim = 0;
   index state_floats() const { return value_heads * key_dim * value_dim; }
 
+  /// The scratch memory of a thread holds the states of all value heads of a key head, in whole
+  /// vectors, and tiles of their width.
+  static constexpr index head_dim_max = 512;
+  static constexpr index key_head_state_floats_max = index{1} << 20;
+  index key_head_state_floats() const {
+    return value_heads / key_heads * ((key_dim + 15) / 16 * 16) * ((value_dim + 15) / 16 * 16);
+  }
+
   /// Tokens of a chunk, and the distance of the states that forward leaves for backward. Short
   /// chunks cost less work on pairs of tokens, long ones less traffic and memory for states: it
   /// is the size of a state that decides.

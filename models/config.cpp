@@ -1,3 +1,6 @@
+#include <longstraw/kernels/attention.hpp>
+#include <longstraw/kernels/causal_conv.hpp>
+#include <longstraw/kernels/gated_delta.hpp>
 #include <longstraw/models/config.hpp>
 #include <longstraw/models/files.hpp>
 #include <longstraw/models/json_text.hpp>
@@ -50,13 +53,18 @@ void read_heads(model_config& c, const json_fields& f) {
     f.reject("num_key_value_heads",
              fmt::format("a divisor of num_attention_heads = {}", c.query_heads));
   if (f.has("head_dim")) {
-    c.head_dim = f.integer("head_dim", 1, heads_max);
+    c.head_dim = f.integer("head_dim", 1, kernels::attention_head_dim_max);
   } else {
     if (c.hidden_size % c.query_heads != 0)
       f.reject("head_dim", fmt::format("a number, since hidden_size = {} does not divide by "
                                        "num_attention_heads = {}",
                                        c.hidden_size, c.query_heads));
     c.head_dim = c.hidden_size / c.query_heads;
+    if (c.head_dim > kernels::attention_head_dim_max)
+      f.reject("num_attention_heads",
+               fmt::format("at least {}, since hidden_size is {} and a head has at most {} values",
+                           kernels::blocks_of(c.hidden_size, kernels::attention_head_dim_max),
+                           c.hidden_size, kernels::attention_head_dim_max));
     if (c.arch != architecture::llama)
       c.notices.push_back(
           fmt::format("head_dim is absent: {} = hidden_size / num_attention_heads", c.head_dim));
@@ -106,12 +114,20 @@ void read_delta_net(model_config& c, const json_fields& f) {
     return;
   c.delta_key_heads = f.integer("linear_num_key_heads", 1, heads_max);
   c.delta_value_heads = f.integer("linear_num_value_heads", 1, heads_max);
-  c.delta_key_dim = f.integer("linear_key_head_dim", 1, heads_max);
-  c.delta_value_dim = f.integer("linear_value_head_dim", 1, heads_max);
-  c.conv_kernel = f.integer("linear_conv_kernel_dim", 1, 1024);
+  using dims = kernels::gated_delta_dims;
+  c.delta_key_dim = f.integer("linear_key_head_dim", 1, dims::head_dim_max);
+  c.delta_value_dim = f.integer("linear_value_head_dim", 1, dims::head_dim_max);
+  c.conv_kernel = f.integer("linear_conv_kernel_dim", 1, kernels::causal_conv_kernel_max);
   if (c.delta_value_heads % c.delta_key_heads != 0)
     f.reject("linear_num_value_heads",
              fmt::format("a multiple of linear_num_key_heads = {}", c.delta_key_heads));
+  const dims one_head{1, 1, c.delta_key_dim, c.delta_value_dim};
+  const index most =
+      c.delta_key_heads * (dims::key_head_state_floats_max / one_head.key_head_state_floats());
+  if (c.delta_value_heads > most)
+    f.reject("linear_num_value_heads",
+             fmt::format("at most {}, for {} key heads and states of {} x {}", most,
+                         c.delta_key_heads, c.delta_key_dim, c.delta_value_dim));
 }
 
 void read_switches(model_config& c, const json_fields& f) {

@@ -15,7 +15,7 @@ using simd::vec;
 constexpr index item_channels = 512;
 // Tokens that pass through the registers together.
 constexpr int step_tokens = 4;
-constexpr int kernel_max = 8;
+constexpr int kernel_max = static_cast<int>(causal_conv_kernel_max);
 
 /// Input number `t` of the pass, from channel `begin`; t < 0 counts back into the tail.
 const float* input_row(cmat x, cmat tail, index t, index begin) {

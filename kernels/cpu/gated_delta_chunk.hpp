@@ -100,7 +100,7 @@ void solve_writes_transposed(mat y, mat x, cmat lower, const float* beta, const 
 /// every thread gets as many items as any other.
 inline index key_heads_of_item(gated_delta_dims n, index threads) {
   constexpr index state_floats_max = index{1} << 16;
-  index count = std::min(n.key_heads, state_floats_max / (n.state_floats() / n.key_heads));
+  index count = std::min(n.key_heads, state_floats_max / n.key_head_state_floats());
   while (count > 1 && n.key_heads % (count * threads) != 0) --count;
   return std::max<index>(count, 1);
 }

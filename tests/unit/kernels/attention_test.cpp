@@ -44,6 +44,13 @@ TEST_CASE("attention equals the reference for any head size and group", "[unit][
   check_parity(make_case(dims, tokens, {{150, false}, {tokens, true}}));
 }
 
+TEST_CASE("the longest heads fit the scratch memory", "[unit][parity]") {
+  const index tokens = GENERATE(1, 70, 300);
+  CAPTURE(tokens);
+  check_parity(
+      make_case({3, 1, attention_head_dim_max, 0.03f}, tokens, {{150, false}, {tokens, true}}));
+}
+
 TEST_CASE("attention equals the reference over pages of any size, frozen and wanted mixed",
           "[unit][parity]") {
   SECTION("pages of one token") {

@@ -49,6 +49,19 @@ TEST_CASE("the gated delta rule equals its reference for any head count and size
   check_parity(c, bound_of(c));
 }
 
+TEST_CASE("the largest states that are allowed, and many small ones, fit the scratch memory",
+          "[unit][parity]") {
+  const index most = gated_delta_dims::head_dim_max;
+  const auto dims =
+      GENERATE_COPY(gated_delta_dims{1, 4, most, most}, gated_delta_dims{1, 64, 128, 128},
+                    gated_delta_dims{2, 2, most, 1}, gated_delta_dims{600, 600, 1, 1},
+                    gated_delta_dims{1, 4096, 3, 2});
+  CAPTURE(dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim);
+  CHECK(dims.key_head_state_floats() <= gated_delta_dims::key_head_state_floats_max);
+  const auto c = make_delta_case(dims, 70);
+  check_parity(c, bound_of(c));
+}
+
 TEST_CASE("the gated delta rule's reference agrees with finite differences", "[unit]") {
   auto c = in_double(make_delta_case({2, 4, 3, 2}, 6, 0.5, 0.99));
   auto loss = [&] {

@@ -203,6 +203,15 @@ TEST_CASE("impossible sizes are refused, field by field", "[unit][negative]") {
                               json(std::int64_t{1} << 40), json(~std::uint64_t{0})})
       CHECK_THAT(refusal(with(hybrid(), field, value)), ContainsSubstring(named));
   }
+  // Beyond what the kernels' tiles hold.
+  CHECK_THAT(refusal(with(hybrid(), "head_dim", 1025)), ContainsSubstring("1 to 1024"));
+  CHECK_THAT(refusal(with(with(without(llama(), "head_dim"), "hidden_size", 8192),
+                          "num_attention_heads", 4)),
+             ContainsSubstring("\"num_attention_heads\" is 4"));
+  CHECK_THAT(refusal(with(hybrid(), "linear_key_head_dim", 513)), ContainsSubstring("1 to 512"));
+  CHECK_THAT(refusal(with(hybrid(), "linear_conv_kernel_dim", 9)), ContainsSubstring("1 to 8"));
+  CHECK_THAT(refusal(with(hybrid(), "linear_num_value_heads", 1 << 16)),
+             ContainsSubstring("at most "));
   CHECK_THAT(refusal(with(hybrid(), "num_key_value_heads", 3)), ContainsSubstring("divisor"));
   CHECK_THAT(refusal(with(hybrid(), "linear_num_value_heads", 3)), ContainsSubstring("multiple"));
   CHECK_THAT(refusal(with(llama(), "rms_norm_eps", 0.0)), ContainsSubstring("rms_norm_eps"));
