@@ -1,6 +1,8 @@
 #pragma once
 // What the machine can do, measured in the same run as the cases: floating point operations a
-// second of matrix products, bytes a second by the size of what is touched, exponentials a second.
+// second of matrix products, bytes a second by the size of what is touched, and elementary
+// functions a second. Each function's rate is that of a loop over values in the first-level cache
+// that does nothing else.
 
 #include "case.hpp"
 
@@ -17,7 +19,8 @@ struct machine_bounds {
   int threads = 1;
   double peak_library = 0, peak_own = 0;  ///< best of the sizes, flops a second
   index size_library = 0, size_own = 0;   ///< where that was
-  double exps = 0;
+  /// Functions and conversions a second.
+  double exps = 0, logs = 0, sin_cos = 0, widened = 0, quotients = 0, roots = 0;
   std::vector<bandwidth_point> bandwidth;
 
   double peak() const { return std::max(peak_library, peak_own); }
