@@ -60,6 +60,12 @@ void update(float* to, index count) {
     simd::store(to + i, 0.999f * simd::load(to + i));
 }
 
+template <index Lines>
+void update_quarter(float* to, index count) {
+  constexpr index stretch = Lines * 16;
+  for (index i = 0; i + 4 * stretch <= count; i += 4 * stretch) update(to + i, stretch);
+}
+
 bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   const index threads = p.on.threads();
   const index floats = static_cast<index>(bytes / 4) / threads / 768 * 768;  // a thread
@@ -80,6 +86,8 @@ bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   point.triad =
       whole / seconds([&](float* m) { triad(m, m + floats / 3, m + floats / 3 * 2, floats / 3); });
   point.update = 2 * whole / seconds([&](float* m) { update(m, floats); });
+  point.fourth_line = whole / 2 / seconds([&](float* m) { update_quarter<1>(m, floats); });
+  point.two_of_eight = whole / 2 / seconds([&](float* m) { update_quarter<2>(m, floats); });
   return point;
 }
 
@@ -106,13 +114,13 @@ double rate_of(place p, F function) {
 }
 
 // Of half a vector of angles: its sines and cosines fill one.
-simd::vec sin_cos_of_half(const float* x) {
+constexpr auto sin_cos_of_half = [](const float* x) {
   const auto both = simd::sin_cos(simd::widen(x) * 1000.0);
   return std::bit_cast<simd::vec>(both.sin + both.cos);
-}
-simd::vec widened_halves(const float* x) {
+};
+constexpr auto widened_halves = [](const float* x) {
   return std::bit_cast<simd::vec>(simd::widen(x) + simd::widen(x + simd::wide_lanes));
-}
+};
 
 double interpolated(const std::vector<bandwidth_point>& points, double bytes,
                     double bandwidth_point::*of) {
@@ -155,14 +163,21 @@ double machine_bounds::least_seconds(const work& w, std::string& bound) const {
     return interpolated(bandwidth, touched, of);
   };
   double traffic = 0;
-  if (w.in_place)  // an update writes all it reads; what is read beyond that comes in by itself
-    traffic = std::max(bytes / at(w.bytes_read, &bandwidth_point::update),
-                       w.bytes_read / at(w.bytes_read, &bandwidth_point::read));
-  else if (w.bytes_written > 0.05 * bytes)
+  if (w.in_place) {
+    // An update writes all it reads; what is read beyond that comes in by itself.
+    const double update =
+        w.quarter_lines == 0
+            ? bytes / at(w.bytes_read, &bandwidth_point::update)
+            : 2 * w.bytes_written /
+                  at(4 * w.bytes_written, w.quarter_lines == 1 ? &bandwidth_point::fourth_line
+                                                               : &bandwidth_point::two_of_eight);
+    traffic = std::max(update, w.bytes_read / at(w.bytes_read, &bandwidth_point::read));
+  } else if (w.bytes_written > 0.05 * bytes) {
     traffic =
         bytes / std::max(at(bytes, &bandwidth_point::copy), at(bytes, &bandwidth_point::triad));
-  else
+  } else {
     traffic = bytes / at(bytes, &bandwidth_point::read);
+  }
   // One kind of unit does products and the polynomials of functions, so their times add up; sums
   // without a product may go elsewhere and are not counted. Another unit divides at the same time.
   const double compute = w.flops / peak(), products = 2 * w.products / peak(),
@@ -189,7 +204,9 @@ json as_json(const machine_bounds& b) {
                       {"read_gb_s", p.read * 1e-9},
                       {"copy_gb_s", p.copy * 1e-9},
                       {"triad_gb_s", p.triad * 1e-9},
-                      {"update_gb_s", p.update * 1e-9}});
+                      {"update_gb_s", p.update * 1e-9},
+                      {"fourth_line_gb_s", p.fourth_line * 1e-9},
+                      {"two_of_eight_gb_s", p.two_of_eight * 1e-9}});
   return {{"threads", b.threads},
           {"peak_gflop_s", b.peak() * 1e-9},
           {"onednn_gflop_s", b.peak_library * 1e-9},

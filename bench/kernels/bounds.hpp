@@ -9,10 +9,13 @@
 namespace longstraw::bench {
 
 struct bandwidth_point {
-  double bytes = 0;  ///< touched by one pass
+  double bytes = 0;  ///< touched by one pass, or passed over
   /// Bytes a second, each read and write counted once. What a store to memory that was not read
   /// costs beyond that (the line is fetched first) shows between copy and update.
   double read = 0, copy = 0, triad = 0, update = 0;
+  /// Updates of every fourth line, and of two lines of every eight: what lies between is passed
+  /// over, and the hardware foresees less.
+  double fourth_line = 0, two_of_eight = 0;
 };
 
 struct machine_bounds {

@@ -265,11 +265,11 @@ prepared rotary(place p, const sizes& n, index tokens, bool gradient) {
   spec.width = turned;
   rotary_angles(angles.matrix(tokens), {1000, 1000 + tokens}, rotary_frequencies(spec), on);
   const double touched = bytes_of({tokens * h * turned});
+  work cost = cost_of(tokens * h * turned, touched + bytes_of({angles.count()}), touched,
+                      {.products = 2}, true);
+  cost.quarter_lines = turned / 16;  // a quarter of each head turns
   return make(
-      {{"tokens", tokens}, {"heads", h}, {"width", n.head_dim}, {"turned", turned}},
-      cost_of(tokens * h * turned, touched + bytes_of({angles.count()}), touched, {.products = 2},
-              true),
-      {x},
+      {{"tokens", tokens}, {"heads", h}, {"width", n.head_dim}, {"turned", turned}}, cost, {x},
       [=, &on] {
         if (gradient)
           rotary_backward(x.as_heads(tokens, h), angles.matrix(tokens), on);

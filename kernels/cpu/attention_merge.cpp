@@ -124,9 +124,9 @@ void sigmoid_gate_backward(heads d_x, heads d_gate, cheads d_out, cheads x, chea
       float *da = d_x.at(t, h), *dg = d_gate.at(t, h);
       const float *d = d_out.at(t, h), *a = x.at(t, h), *g = gate.at(t, h);
       simd::for_each_vec(d_x.width, [&](index, auto load, auto store) {
-        const simd::vec s = simd::sigmoid(load(g)), up = load(d), value = load(a);
-        store(da, up * s);
-        store(dg, up * value * s * (1.0f - s));
+        const simd::vec value = load(a), s = simd::sigmoid(load(g)), d_value = load(d) * s;
+        store(da, d_value);
+        store(dg, d_value * value * (1.0f - s));
       });
     }
   });

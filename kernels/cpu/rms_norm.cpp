@@ -8,7 +8,6 @@ namespace longstraw::kernels {
 namespace {
 
 using simd::for_each_vec;
-using simd::lanes;
 using simd::vec;
 
 // Values of one item of a loop: enough to pay for handing it out, few enough to stay in the
@@ -19,85 +18,24 @@ index tokens_of_item(cheads x) {
   return std::max<index>(1, item_values / std::max<index>(1, x.heads * x.width));
 }
 
-/// Rows that pass through a kernel together. What a row needs of its sum is formed for all of them at
-/// once, a lane a row, so that short rows share the horizontal sums, the root and the quotient.
-struct row_group {
-  struct place {
-    index token, head;
-  };
-  std::array<place, lanes> rows;
-  index count = 0;
-
-  template <class T>
-  T* at(heads_view<T> x, index i) const {
-    const place row = rows[static_cast<std::size_t>(i)];
-    return x.at(row.token, row.head);
-  }
-  template <class T>
-  T& at(matrix_view<T> m, index i) const {
-    const place row = rows[static_cast<std::size_t>(i)];
-    return m(row.token, row.head);
-  }
-
-  /// sum(terms of row i) in lane i; terms(i) gives a vector of sums.
-  template <class F>
-  vec sums(F&& terms) const {
-    std::array<vec, lanes> of_rows;
-    for (index i = 0; i < count; ++i) of_rows[static_cast<std::size_t>(i)] = terms(i);
-    for (index i = count; i < lanes; ++i) of_rows[static_cast<std::size_t>(i)] = vec{};
-    return simd::sums(of_rows);
-  }
-
-  /// Calls body(first, integral constant n) for rows [first, first + n): four at a time, so that
-  /// they share what is read of the weight and written of its gradient, then one by one.
-  template <class F>
-  void in_steps(F&& body) const {
-    index i = 0;
-    for (; i + 4 <= count; i += 4) body(i, std::integral_constant<int, 4>{});
-    for (; i < count; ++i) body(i, std::integral_constant<int, 1>{});
-  }
-
-  /// Pointers to rows [first, first + n).
-  template <int n, class T>
-  std::array<T*, n> pointers(heads_view<T> x, index first) const {
-    std::array<T*, n> all;
-    for (int i = 0; i < n; ++i) all[i] = at(x, first + i);
-    return all;
-  }
-};
-
-/// Calls body(group) for all rows of tokens [begin, end). A group's inputs stay in the first-level
-/// cache from their sums to their results, but where rows are so long that few fit.
+/// Calls row(token, head) for all rows of [begin, end).
 template <class F>
-void for_each_group(cheads x, index begin, index end, F&& body) {
-  constexpr index cached_values = 1024;
-  const index most = std::clamp<index>(cached_values / std::max<index>(1, x.width), 1, lanes);
-  row_group group;
+void for_each_row(cheads x, index begin, index end, F&& row) {
   for (index t = begin; t < end; ++t)
-    for (index h = 0; h < x.heads; ++h) {
-      group.rows[static_cast<std::size_t>(group.count++)] = {t, h};
-      if (group.count < most) continue;
-      body(group);
-      group.count = 0;
-    }
-  if (group.count > 0) body(group);
+    for (index h = 0; h < x.heads; ++h) row(t, h);
 }
 
 template <class F>
-void forward_rows(cheads x, executor& on, F&& body) {
+void forward_rows(cheads x, executor& on, F&& row) {
   const index step = tokens_of_item(x);
   on.parallel_for(blocks_of(x.tokens, step), [&](index item, scratch&) {
-    for_each_group(x, item * step, std::min(x.tokens, (item + 1) * step), body);
+    for_each_row(x, item * step, std::min(x.tokens, (item + 1) * step), row);
   });
 }
 
-/// rstd of the group's rows.
-vec reciprocal_rms(const row_group& rows, cheads x, float eps) {
-  const vec squares = rows.sums([&](index i) {
-    const float* in = rows.at(x, i);
-    return simd::lane_sums(x.width, [&](auto get) { return get(in) * get(in); });
-  });
-  return 1.0f / simd::sqrt(squares / static_cast<float>(x.width) + eps);
+float reciprocal_rms(const float* x, index width, float eps) {
+  const float squares = simd::dot(x, x, width);
+  return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
 }
 
 // Token blocks of the weight gradient. Each block sums its rows into a partial of its own; the
@@ -115,9 +53,10 @@ struct weight_blocks {
   }
 };
 
-/// Runs body(group, partial of d_weight) over all rows, then adds the partials to d_weight.
+/// Runs body(first token, end token, partial of d_weight) over blocks that make up all tokens, then
+/// adds the partials to d_weight.
 template <class F>
-void backward_rows(cheads x, std::span<float> d_weight, executor& on, F&& body) {
+void backward_blocks(cheads x, std::span<float> d_weight, executor& on, F&& body) {
   const weight_blocks blocks(x);
   scratch& local = on.local();
   const index mark = local.mark();
@@ -125,8 +64,7 @@ void backward_rows(cheads x, std::span<float> d_weight, executor& on, F&& body) 
   on.parallel_for(blocks.count, [&](index block, scratch&) {
     float* partial = partials.row(block);
     std::fill_n(partial, x.width, 0.0f);
-    for_each_group(x, block * blocks.tokens, std::min(x.tokens, (block + 1) * blocks.tokens),
-                   [&](const row_group& rows) { body(rows, partial); });
+    body(block * blocks.tokens, std::min(x.tokens, (block + 1) * blocks.tokens), partial);
   });
   for_each_vec(x.width, [&](index, auto get, auto put) {
     vec sum{};
@@ -136,6 +74,42 @@ void backward_rows(cheads x, std::span<float> d_weight, executor& on, F&& body) 
   local.rewind(mark);
 }
 
+/// Rows that pass through a kernel together, so that they share what is read of the weight and
+/// written of its gradient.
+template <int n>
+struct rows_at_once {
+  std::array<index, n> token, head;
+
+  template <class T>
+  std::array<T*, n> of(heads_view<T> x) const {
+    std::array<T*, n> all;
+    for (int i = 0; i < n; ++i) all[i] = x.at(token[i], head[i]);
+    return all;
+  }
+};
+
+/// Calls body(rows_at_once) for all rows of tokens [begin, end): four at a time as far as the
+/// first-level cache keeps them from their sums to their results, else one by one.
+template <class F>
+void for_rows_at_once(cheads x, index begin, index end, F&& body) {
+  constexpr index width_of_four = 1024;
+  rows_at_once<4> four;
+  int count = 0;
+  const auto each_alone = [&](int rows) {
+    for (int i = 0; i < rows; ++i) body(rows_at_once<1>{{four.token[i]}, {four.head[i]}});
+  };
+  for_each_row(x, begin, end, [&](index t, index h) {
+    four.token[count] = t, four.head[count] = h;
+    if (++count < 4) return;
+    count = 0;
+    if (x.width <= width_of_four)
+      body(four);
+    else
+      each_alone(4);
+  });
+  each_alone(count);
+}
+
 template <norm_weight Kind>
 vec factor(vec w) {
   return Kind == norm_weight::plain ? w : 1.0f + w;
@@ -143,16 +117,13 @@ vec factor(vec w) {
 
 template <norm_weight Kind>
 void forward(heads out, mat rstd, cheads x, const float* w, float eps, executor& on) {
-  forward_rows(x, on, [&](const row_group& rows) {
-    const vec r = reciprocal_rms(rows, x, eps);
-    for (index i = 0; i < rows.count; ++i) rows.at(rstd, i) = r[i];
-    rows.in_steps([&](index first, auto n) {
-      const auto in = rows.pointers<n>(x, first);
-      const auto result = rows.pointers<n>(out, first);
-      for_each_vec(x.width, [&](index, auto get, auto put) {
-        const vec u = factor<Kind>(get(w));
-        for (int i = 0; i < n; ++i) put(result[i], get(in[i]) * r[first + i] * u);
-      });
+  forward_rows(x, on, [&](index t, index h) {
+    const float* in = x.at(t, h);
+    float* result = out.at(t, h);
+    const float r = reciprocal_rms(in, x.width, eps);
+    rstd(t, h) = r;
+    for_each_vec(x.width, [&](index, auto get, auto put) {
+      put(result, get(in) * r * factor<Kind>(get(w)));
     });
   });
 }
@@ -160,25 +131,24 @@ void forward(heads out, mat rstd, cheads x, const float* w, float eps, executor&
 template <norm_weight Kind>
 void backward(heads d_x, std::span<float> d_weight, cheads d_out, cheads x, cmat rstd,
               const float* w, executor& on) {
-  backward_rows(x, d_weight, on, [&](const row_group& rows, float* partial) {
-    vec r{};
-    for (index i = 0; i < rows.count; ++i) r[i] = rows.at(rstd, i);
-    const vec dots = rows.sums([&](index i) {
-      const float *in = rows.at(x, i), *d = rows.at(d_out, i);
-      return simd::lane_sums(x.width,
-                             [&](auto get) { return get(d) * factor<Kind>(get(w)) * get(in); });
-    });
-    const vec along = r * r * r * dots / static_cast<float>(x.width);
-    rows.in_steps([&](index first, auto n) {
-      const auto in = rows.pointers<n>(x, first);
-      const auto d = rows.pointers<n>(d_out, first);
-      const auto result = rows.pointers<n>(d_x, first);
+  backward_blocks(x, d_weight, on, [=](index begin, index end, float* partial) {
+    for_rows_at_once(x, begin, end, [=]<int n>(const rows_at_once<n>& rows) {
+      const auto in = rows.of(x);
+      const auto d = rows.of(d_out);
+      const auto result = rows.of(d_x);
+      std::array<float, n> r, along;
+      for (int i = 0; i < n; ++i) {
+        const float dot = simd::sum(simd::lane_sums(
+            x.width, [&](auto get) { return get(d[i]) * factor<Kind>(get(w)) * get(in[i]); }));
+        r[i] = rstd(rows.token[i], rows.head[i]);
+        along[i] = r[i] * r[i] * r[i] * dot / static_cast<float>(x.width);
+      }
       for_each_vec(x.width, [&](index, auto get, auto put) {
         const vec u = factor<Kind>(get(w));
         vec d_u = get(partial);
         for (int i = 0; i < n; ++i) {
-          const vec scaled = get(d[i]) * r[first + i], value = get(in[i]);
-          put(result[i], get(result[i]) + (scaled * u - value * along[first + i]));
+          const vec scaled = get(d[i]) * r[i], value = get(in[i]);
+          put(result[i], get(result[i]) + (scaled * u - value * along[i]));
           d_u += scaled * value;
         }
         put(partial, d_u);
@@ -188,6 +158,7 @@ void backward(heads d_x, std::span<float> d_weight, cheads d_out, cheads x, cmat
 }
 
 }  // namespace
+
 void rms_norm_forward(heads out, mat rstd, cheads x, std::span<const float> weight, float eps,
                       norm_weight kind, executor& on) {
   if (kind == norm_weight::plain)
@@ -207,50 +178,53 @@ void rms_norm_backward(heads d_x, std::span<float> d_weight, cheads d_out, chead
 void gated_rms_norm_forward(heads out, mat rstd, cheads x, cheads z, std::span<const float> weight,
                             float eps, executor& on) {
   const float* w = weight.data();
-  forward_rows(x, on, [&](const row_group& rows) {
-    const vec r = reciprocal_rms(rows, x, eps);
-    for (index i = 0; i < rows.count; ++i) {
-      rows.at(rstd, i) = r[i];
-      const float *in = rows.at(x, i), *gate = rows.at(z, i);
-      float* result = rows.at(out, i);
-      for_each_vec(x.width, [&](index, auto get, auto put) {
-        put(result, get(in) * r[i] * get(w) * simd::silu(get(gate)));
-      });
-    }
+  forward_rows(x, on, [&](index t, index h) {
+    const float* in = x.at(t, h);
+    const float* gate = z.at(t, h);
+    float* result = out.at(t, h);
+    const float r = reciprocal_rms(in, x.width, eps);
+    rstd(t, h) = r;
+    for_each_vec(x.width, [&](index, auto get, auto put) {
+      put(result, get(in) * r * get(w) * simd::silu(get(gate)));
+    });
   });
 }
 
 void gated_rms_norm_backward(heads d_x, heads d_z, std::span<float> d_weight, cheads d_out,
                              cheads x, cheads z, cmat rstd, std::span<const float> weight,
                              executor& on) {
-  const float* w = weight.data();
-  backward_rows(x, d_weight, on, [&](const row_group& rows, float* partial) {
-    // The first pass leaves the gradient of x rstd in d_x: the gate's exponential is taken once.
-    vec r{};
-    const vec dots = rows.sums([&](index i) {
-      const float *in = rows.at(x, i), *gate = rows.at(z, i), *d = rows.at(d_out, i);
-      float *result = rows.at(d_x, i), *result_z = rows.at(d_z, i);
-      r[i] = rows.at(rstd, i);
-      vec row_dots{};
-      for_each_vec(x.width, [&](index, auto get, auto put) {
-        const vec normalized = get(in) * r[i], gate_in = get(gate), s = simd::sigmoid(gate_in);
-        const vec d_here = get(d), d_gated = d_here * gate_in * s;
-        const vec d_normalized = d_gated * get(w);
-        put(partial, get(partial) + d_gated * normalized);
-        put(result_z, d_here * normalized * get(w) * simd::silu_slope(gate_in, s));
-        put(result, d_normalized);
-        row_dots += d_normalized * normalized;
-      });
-      return row_dots;
-    });
-    const vec along = dots / static_cast<float>(x.width) * r;
-    for (index i = 0; i < rows.count; ++i) {
-      const float* in = rows.at(x, i);
-      float* result = rows.at(d_x, i);
-      for_each_vec(x.width, [&](index, auto get, auto put) {
-        put(result, r[i] * (get(result) - get(in) * along[i]));
-      });
-    }
+  constexpr index heads_at_once = 8;
+  backward_blocks(x, d_weight, on, [=, w = weight.data()](index begin, index end, float* partial) {
+    for (index t = begin; t < end; ++t)
+      for (index head = 0; head < x.heads; head += heads_at_once) {
+        const index head_end = std::min(x.heads, head + heads_at_once);
+        // The gate's sigmoid goes by way of d_z: one long chain of operations a value in a loop of its
+        // own, for the processor has many values under way in it.
+        for (index h = head; h < head_end; ++h)
+          for_each_vec(x.width, [gate = z.at(t, h), s = d_z.at(t, h)](index, auto get, auto put) {
+            put(s, simd::sigmoid(get(gate)));
+          });
+        for (index h = head; h < head_end; ++h) {
+          const float *in = x.at(t, h), *gate = z.at(t, h), *d = d_out.at(t, h);
+          float *result = d_x.at(t, h), *result_z = d_z.at(t, h);
+          const float r = rstd(t, h);
+          // The first pass leaves the gradient of x rstd in d_x.
+          vec dots{};
+          for_each_vec(x.width, [&](index, auto get, auto put) {
+            // silu(z) = z s and silu'(z) = s (1 + z (1 - s)): every gradient has the factor d_out s.
+            const vec gate_in = get(gate), s = get(result_z), d_s = get(d) * s, u = get(w);
+            const vec d_u = d_s * (get(in) * r), d_gate = d_u * u;
+            put(partial, get(partial) + d_u * gate_in);
+            put(result_z, d_gate * (1.0f + gate_in * (1.0f - s)));
+            put(result, d_s * gate_in * u);
+            dots += d_gate * gate_in;
+          });
+          const float along = simd::sum(dots) / static_cast<float>(x.width) * r;
+          for_each_vec(x.width, [&](index, auto get, auto put) {
+            put(result, r * (get(result) - get(in) * along));
+          });
+        }
+      }
   });
 }
 

@@ -28,11 +28,12 @@ inline constexpr index lanes = 4;
 typedef float vec __attribute__((vector_size(lanes * 4)));
 typedef std::int32_t ivec __attribute__((vector_size(lanes * 4)));
 
-/// A vector at any place among floats. To the compiler it touches floats only, so that pointers and sizes of a loop stay
-/// in registers across a store; after a memcpy it would have to read them again.
-typedef float vec_at __attribute__((vector_size(lanes * 4), aligned(4)));
-inline vec load(const float* p) { return *reinterpret_cast<const vec_at*>(p); }
-inline void store(float* p, vec v) { *reinterpret_cast<vec_at*>(p) = v; }
+inline vec load(const float* p) {
+  vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
 /// x - 0 is x for every x, so that this is a plain broadcast; 0 + x would turn -0 into 0 by an addition.
 inline vec splat(float x) { return x - vec{}; }
 
@@ -58,17 +59,16 @@ inline vec max(vec a, vec b) { return a > b ? a : b; }
 inline vec min(vec a, vec b) { return a < b ? a : b; }
 
 /// v with lane i taken from lane i ^ Distance.
-template <int Distance>
-inline vec exchange(vec v) {
-  return [v]<int... Lane>(std::integer_sequence<int, Lane...>) {
-    return __builtin_shufflevector(v, v, (Lane ^ Distance)...);
-  }(std::make_integer_sequence<int, static_cast<int>(lanes)>{});
+template <int Distance, int... Lane>
+inline vec exchange(vec v, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(v, v, (Lane ^ Distance)...);
 }
 
 /// Joins all lanes with `join`, halves first: the order depends on the number of lanes alone.
 template <int Distance = static_cast<int>(lanes) / 2, class Join>
 inline float join_lanes(vec v, Join join) {
-  const vec joined = join(v, exchange<Distance>(v));
+  const vec joined =
+      join(v, exchange<Distance>(v, std::make_integer_sequence<int, static_cast<int>(lanes)>{}));
   if constexpr (Distance > 1)
     return join_lanes<Distance / 2>(joined, join);
   else

@@ -3,8 +3,6 @@
 
 #include <longstraw/kernels/cpu/simd.hpp>
 
-#include <array>
-
 namespace longstraw::kernels::simd {
 
 inline vec sqrt(vec x) {
@@ -103,28 +101,6 @@ inline wide_sin_cos sin_cos(wide x) {
   const wide_ivec cos_bits = (c_bits & ~swapped) | (s_bits & swapped);
   return {std::bit_cast<wide>(sin_bits ^ ((quarter & 2) << 62)),
           std::bit_cast<wide>(cos_bits ^ (((quarter + 1) & 2) << 62))};
-}
-
-/// The last step of sums over rows: half of the rows are left in the lanes of the other half.
-template <int Rows, int... Lane>
-inline vec join_rows(std::array<vec, lanes>& rows, std::integer_sequence<int, Lane...> each_lane) {
-  constexpr int half = Rows / 2, n = static_cast<int>(lanes);
-  for (std::size_t i = 0; i < half; ++i) {
-    const vec a = rows[i], b = rows[i + half];
-    rows[i] = __builtin_shufflevector(a, b, (Lane & half ? n + Lane : Lane)...) +
-              __builtin_shufflevector(a, b, ((Lane & half ? n + Lane : Lane) ^ half)...);
-  }
-  if constexpr (half > 1)
-    return join_rows<half>(rows, each_lane);
-  else
-    return rows[0];
-}
-
-/// Lane i is sum(rows[i]), bit for bit, at a third of the instructions of that many single sums.
-/// The rows are used up.
-inline vec sums(std::array<vec, lanes>& rows) {
-  return join_rows<static_cast<int>(lanes)>(
-      rows, std::make_integer_sequence<int, static_cast<int>(lanes)>{});
 }
 
 /// The terms of [0, n) in as many running sums as a vector has lanes, in an order that depends on n

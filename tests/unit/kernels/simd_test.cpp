@@ -61,6 +61,26 @@ TEST_CASE("vector functions stay within their stated error", "[unit]") {
         0.5001);
 }
 
+TEST_CASE("the logarithm from one on stays within its stated error", "[unit]") {
+  const auto of = [](vec x) { return simd::log_from_one(x); };
+  const auto truth = [](double x) { return std::log(x); };
+  CHECK(worst_ulps(1.00001, 2, of, truth) <= 4);
+  CHECK(worst_ulps(2, 1e6, of, truth) <= 4);
+  CHECK(simd::log_from_one(simd::splat(1.0f))[0] == 0.0f);
+}
+
+TEST_CASE("sine and cosine are right at any position of a long sequence", "[unit]") {
+  const double end = GENERATE(7.0, 1e3, 8388608.0);
+  double worst = 0;
+  for (index i = 0; i < 100'000; ++i) {
+    const double x = end * static_cast<double>(i) / 100'000;
+    const auto both = simd::sin_cos(simd::wide{} + x);
+    worst = std::max({worst, std::abs(both.sin[0] - std::sin(x)),
+                      std::abs(both.cos[simd::wide_lanes - 1] - std::cos(x))});
+  }
+  CHECK(worst < 1e-11);
+}
+
 TEST_CASE("vector functions have the right ends", "[unit]") {
   constexpr float inf = std::numeric_limits<float>::infinity();
   CHECK(simd::exp(simd::splat(-inf))[0] == 0.0f);
