@@ -14,10 +14,9 @@ void embedding_forward(mat out, std::span<const token_id> ids, cmat table, execu
             "out [tokens, hidden], ids [tokens] and table [vocabulary, hidden] must agree");
   on.parallel_for(blocks_of(out.rows, token_block), [&](index block, scratch&) {
     const index end = std::min(out.rows, (block + 1) * token_block);
-    for (index t = block * token_block; t < end; ++t) {
+    for (index t = block * token_block; t < end; ++t)
       std::memcpy(out.row(t), table.row(ids[static_cast<std::size_t>(t)]),
                   static_cast<std::size_t>(out.cols) * sizeof(float));
-    }
   });
 }
 

@@ -88,26 +88,18 @@ struct rows_at_once {
   }
 };
 
-/// Calls body(rows_at_once) for all rows of tokens [begin, end): four at a time as far as the
-/// first-level cache keeps them from their sums to their results, else one by one.
+/// Calls body(rows_at_once) for all rows of tokens [begin, end): four at a time, then one by one.
 template <class F>
 void for_rows_at_once(cheads x, index begin, index end, F&& body) {
-  constexpr index width_of_four = 1024;
   rows_at_once<4> four;
   int count = 0;
-  const auto each_alone = [&](int rows) {
-    for (int i = 0; i < rows; ++i) body(rows_at_once<1>{{four.token[i]}, {four.head[i]}});
-  };
   for_each_row(x, begin, end, [&](index t, index h) {
     four.token[count] = t, four.head[count] = h;
     if (++count < 4) return;
+    body(four);
     count = 0;
-    if (x.width <= width_of_four)
-      body(four);
-    else
-      each_alone(4);
   });
-  each_alone(count);
+  for (int i = 0; i < count; ++i) body(rows_at_once<1>{{four.token[i]}, {four.head[i]}});
 }
 
 template <norm_weight Kind>
@@ -131,28 +123,44 @@ void forward(heads out, mat rstd, cheads x, const float* w, float eps, executor&
 template <norm_weight Kind>
 void backward(heads d_x, std::span<float> d_weight, cheads d_out, cheads x, cmat rstd,
               const float* w, executor& on) {
+  // Of rows longer than a block, one at a time passes over a block's weight and gradient, which the
+  // first-level cache holds: four rows far apart would compete for the same places in it.
+  constexpr index block_width = 1024;
   backward_blocks(x, d_weight, on, [=](index begin, index end, float* partial) {
     for_rows_at_once(x, begin, end, [=]<int n>(const rows_at_once<n>& rows) {
       const auto in = rows.of(x);
       const auto d = rows.of(d_out);
       const auto result = rows.of(d_x);
-      std::array<float, n> r, along;
+      std::array<float, n> r, dots{};
+      for (index c = 0; c < x.width; c += block_width)
+        for (int i = 0; i < n; ++i)
+          dots[i] += simd::sum(
+              simd::lane_sums(std::min(block_width, x.width - c),
+                              [d_row = d[i] + c, in_row = in[i] + c, u = w + c](auto get) {
+                                return get(d_row) * factor<Kind>(get(u)) * get(in_row);
+                              }));
+      std::array<float, n> along;
       for (int i = 0; i < n; ++i) {
-        const float dot = simd::sum(simd::lane_sums(
-            x.width, [&](auto get) { return get(d[i]) * factor<Kind>(get(w)) * get(in[i]); }));
         r[i] = rstd(rows.token[i], rows.head[i]);
-        along[i] = r[i] * r[i] * r[i] * dot / static_cast<float>(x.width);
+        along[i] = r[i] * r[i] * r[i] * dots[i] / static_cast<float>(x.width);
       }
-      for_each_vec(x.width, [&](index, auto get, auto put) {
-        const vec u = factor<Kind>(get(w));
-        vec d_u = get(partial);
-        for (int i = 0; i < n; ++i) {
-          const vec scaled = get(d[i]) * r[i], value = get(in[i]);
-          put(result[i], get(result[i]) + (scaled * u - value * along[i]));
-          d_u += scaled * value;
-        }
-        put(partial, d_u);
-      });
+      const auto block = [&](index c, auto first, auto last) {
+        for_each_vec(std::min(block_width, x.width - c), [&](index, auto get, auto put) {
+          const vec u = factor<Kind>(get(w + c));
+          vec d_u = get(partial + c);
+          for (int i = first; i < last; ++i) {
+            const vec scaled = get(d[i] + c) * r[i], value = get(in[i] + c);
+            put(result[i] + c, get(result[i] + c) + (scaled * u - value * along[i]));
+            d_u += scaled * value;
+          }
+          put(partial + c, d_u);
+        });
+      };
+      if (x.width <= block_width)
+        block(0, std::integral_constant<int, 0>{}, std::integral_constant<int, n>{});
+      else
+        for (index c = 0; c < x.width; c += block_width)
+          for (int i = 0; i < n; ++i) block(c, i, i + 1);
     });
   });
 }
