@@ -93,11 +93,11 @@ void attention_merge(mat out, mat lse, std::span<const attention_part> parts, ex
     const mat weights = local.matrix(count, tokens * heads), merged = local.matrix(tokens, heads);
     for (index p = 0; p < count; ++p)
       for (index t = 0; t < tokens; ++t)
-        std::copy_n(parts[static_cast<std::size_t>(p)].lse.row(begin + t), heads,
-                    weights.row(p) + t * heads);
+        simd::copy_row(weights.row(p) + t * heads,
+                       parts[static_cast<std::size_t>(p)].lse.row(begin + t), heads);
     merge_weights(weights, merged.data);
     for (index t = 0; t < tokens; ++t) {
-      std::copy_n(merged.row(t), heads, lse.row(begin + t));
+      simd::copy_row(lse.row(begin + t), merged.row(t), heads);
       for (index h = 0; h < heads; ++h)
         weighted_sum(out.row(begin + t), parts, weights.col_range(t * heads + h, t * heads + h + 1),
                      begin + t, h * width, (h + 1) * width);

@@ -17,9 +17,7 @@ constexpr index group_tokens = simd::lanes;
 bool without_gaps(cmat x) { return x.stride == x.cols; }
 
 void copy_rows(mat to, cmat from) {
-  for (index t = 0; t < from.rows; ++t)
-    for_each_vec(from.cols,
-                 [x = from.row(t), y = to.row(t)](index, auto get, auto put) { put(y, get(x)); });
+  for (index t = 0; t < from.rows; ++t) simd::copy_row(to.row(t), from.row(t), from.cols);
 }
 
 /// The group's values, copied to `buffer` if need be.
@@ -45,10 +43,10 @@ struct group_parameters {
     rate = rates.data, bias = biases.data;
     for_each_vec(heads,
                  [&](index, auto get, auto put) { put(rate, -simd::exp(get(a_log.data()))); });
-    std::copy_n(dt_bias.data(), heads, bias);
+    simd::copy_row(bias, dt_bias.data(), heads);
     for (index t = 1; t < group_tokens; ++t) {
-      std::copy_n(rate, heads, rates.row(t));
-      std::copy_n(bias, heads, biases.row(t));
+      simd::copy_row(rates.row(t), rate, heads);
+      simd::copy_row(biases.row(t), bias, heads);
     }
   }
 };
@@ -128,9 +126,11 @@ void gated_delta_gates_backward(mat d_a, mat d_b, std::span<float> d_a_log,
                    });
     for (const auto& [to, from] : {std::pair{sums.row(2 * block), rate_sums},
                                    std::pair{sums.row(2 * block + 1), bias_sums}}) {
-      std::copy_n(from.data, heads, to);
-      for (index t = 1; t < group_tokens; ++t)
-        for (index h = 0; h < heads; ++h) to[h] += from(t, h);
+      for_each_vec(heads, [sums = from, to_row = to](index, auto get, auto put) {
+        vec sum{};
+        for (index t = 0; t < group_tokens; ++t) sum += get(sums.row(t));
+        put(to_row, sum);
+      });
     }
   });
   for (index h = 0; h < heads; ++h) {

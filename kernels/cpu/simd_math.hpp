@@ -103,6 +103,11 @@ inline wide_sin_cos sin_cos(wide x) {
           std::bit_cast<wide>(cos_bits ^ (((quarter + 1) & 2) << 62))};
 }
 
+/// For rows so short that a call of memcpy would take longer than the copy.
+inline void copy_row(float* to, const float* from, index n) {
+  for_each_vec(n, [=](index, auto get, auto put) { put(to, get(from)); });
+}
+
 /// The terms of [0, n) in as many running sums as a vector has lanes, in an order that depends on n
 /// alone. term computes its vector from load(pointer), which reads the pointer's values at the
 /// current offset, zero past n.
