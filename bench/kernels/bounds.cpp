@@ -4,8 +4,9 @@
 #include "tensor.hpp"
 
 #include <longstraw/kernels/cpu/matmul.hpp>
-#include <longstraw/kernels/cpu/simd.hpp>
+#include <longstraw/kernels/cpu/simd_math.hpp>
 
+#include <atomic>
 #include <cmath>
 
 namespace longstraw::bench {
@@ -59,6 +60,12 @@ void update(float* to, index count) {
     simd::store(to + i, 0.999f * simd::load(to + i));
 }
 
+template <index Lines>
+void update_quarter(float* to, index count) {
+  constexpr index stretch = Lines * 16;
+  for (index i = 0; i + 4 * stretch <= count; i += 4 * stretch) update(to + i, stretch);
+}
+
 bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   const index threads = p.on.threads();
   const index floats = static_cast<index>(bytes / 4) / threads / 768 * 768;  // a thread
@@ -79,22 +86,41 @@ bandwidth_point bandwidth_at(place p, const tensor& memory, double bytes) {
   point.triad =
       whole / seconds([&](float* m) { triad(m, m + floats / 3, m + floats / 3 * 2, floats / 3); });
   point.update = 2 * whole / seconds([&](float* m) { update(m, floats); });
+  point.fourth_line = whole / 2 / seconds([&](float* m) { update_quarter<1>(m, floats); });
+  point.two_of_eight = whole / 2 / seconds([&](float* m) { update_quarter<2>(m, floats); });
   return point;
 }
 
-double exps_of(place p) {
+// Values a second that `function`, of a vector of floats in memory, takes in and gives out: each
+// thread goes over numbers of its own, between 1 and 2, and writes the results apart from them.
+template <class F>
+double rate_of(place p, F function) {
   const index threads = p.on.threads(), count = 2048;
-  const tensor memory(p, threads * count, 3);
+  const int repeats = 64;
+  const tensor memory(p, threads * 2 * count);
+  for (index i = 0; i < memory.count(); ++i)
+    memory.data()[i] = 1.0f + static_cast<float>(i % 97) / 97.0f;
   const timing t = measure(settings_of(p), [&] {
     p.on.parallel_for(threads, [&](index i, scratch&) {
-      float* m = memory.data() + i * count;
-      for (int repeat = 0; repeat < 64; ++repeat)
-        for (index j = 0; j < count; j += simd::lanes)
-          simd::store(m + j, simd::exp(-simd::load(m + j)));
+      const float* from = memory.data() + i * 2 * count;
+      float* to = memory.data() + i * 2 * count + count;
+      for (int repeat = 0; repeat < repeats; ++repeat) {
+        for (index j = 0; j < count; j += simd::lanes) simd::store(to + j, function(from + j));
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // or one pass would do for all
+      }
     });
   });
-  return static_cast<double>(threads * count * 64) / t.min;
+  return static_cast<double>(threads * count * repeats) / t.min;
 }
+
+// Of half a vector of angles: its sines and cosines fill one.
+constexpr auto sin_cos_of_half = [](const float* x) {
+  const auto both = simd::sin_cos(simd::widen(x) * 1000.0);
+  return std::bit_cast<simd::vec>(both.sin + both.cos);
+};
+constexpr auto widened_halves = [](const float* x) {
+  return std::bit_cast<simd::vec>(simd::widen(x) + simd::widen(x + simd::wide_lanes));
+};
 
 double interpolated(const std::vector<bandwidth_point>& points, double bytes,
                     double bandwidth_point::*of) {
@@ -121,7 +147,12 @@ machine_bounds measure_bounds(place p) {
   const tensor memory(p, index{64} << 20, 4);
   for (double kib = 32; kib <= 262144; kib *= 2)
     b.bandwidth.push_back(bandwidth_at(p, memory, kib * 1024));
-  b.exps = exps_of(p);
+  b.exps = rate_of(p, [](const float* x) { return simd::exp(-simd::load(x)); });
+  b.logs = rate_of(p, [](const float* x) { return simd::log_from_one(simd::load(x)); });
+  b.sin_cos = rate_of(p, sin_cos_of_half) / 2;
+  b.widened = rate_of(p, widened_halves);
+  b.quotients = rate_of(p, [](const float* x) { return 1.0f / simd::load(x); });
+  b.roots = rate_of(p, [](const float* x) { return simd::sqrt(simd::load(x)); });
   return b;
 }
 
@@ -131,18 +162,38 @@ double machine_bounds::least_seconds(const work& w, std::string& bound) const {
   const auto at = [&](double touched, double bandwidth_point::*of) {
     return interpolated(bandwidth, touched, of);
   };
-  const double mixed =
-      w.in_place ? at(w.bytes_read, &bandwidth_point::update)
-                 : std::max(at(bytes, &bandwidth_point::copy), at(bytes, &bandwidth_point::triad));
-  const double read = interpolated(bandwidth, bytes, &bandwidth_point::read);
-  const double traffic = w.bytes_written > 0.05 * bytes ? bytes / mixed : bytes / read;
-  const double compute = w.flops / peak(), transcendental = w.exps / exps;
+  double traffic = 0;
+  if (w.in_place) {
+    // An update writes all it reads; what is read beyond that comes in by itself.
+    const double update =
+        w.quarter_lines == 0
+            ? bytes / at(w.bytes_read, &bandwidth_point::update)
+            : 2 * w.bytes_written /
+                  at(4 * w.bytes_written, w.quarter_lines == 1 ? &bandwidth_point::fourth_line
+                                                               : &bandwidth_point::two_of_eight);
+    traffic = std::max(update, w.bytes_read / at(w.bytes_read, &bandwidth_point::read));
+  } else if (w.bytes_written > 0.05 * bytes) {
+    traffic =
+        bytes / std::max(at(bytes, &bandwidth_point::copy), at(bytes, &bandwidth_point::triad));
+  } else {
+    traffic = bytes / at(bytes, &bandwidth_point::read);
+  }
+  // One kind of unit does products and the polynomials of functions, so their times add up; sums
+  // without a product may go elsewhere and are not counted. Another unit divides at the same time.
+  const double compute = w.flops / peak(), products = 2 * w.products / peak(),
+               functions = w.exps / exps + w.logs / logs + w.sin_cos / sin_cos,
+               divider = w.quotients / quotients + w.roots / roots, widening = w.widened / widened;
   bound = "bandwidth";
   double least = traffic;
-  if (compute + transcendental > least) {
-    least = compute + transcendental;
-    bound = compute >= transcendental ? "peak" : "exp";
-  }
+  const auto at_least = [&](double seconds, const char* name) {
+    if (seconds > least) least = seconds, bound = name;
+  };
+  at_least(compute + products + functions, compute >= products + functions ? "peak"
+                                           : products >= functions         ? "products"
+                                           : w.logs + w.sin_cos > 0        ? "functions"
+                                                                           : "exp");
+  at_least(divider, "divider");
+  at_least(widening, "widening");
   return least;
 }
 
@@ -153,7 +204,9 @@ json as_json(const machine_bounds& b) {
                       {"read_gb_s", p.read * 1e-9},
                       {"copy_gb_s", p.copy * 1e-9},
                       {"triad_gb_s", p.triad * 1e-9},
-                      {"update_gb_s", p.update * 1e-9}});
+                      {"update_gb_s", p.update * 1e-9},
+                      {"fourth_line_gb_s", p.fourth_line * 1e-9},
+                      {"two_of_eight_gb_s", p.two_of_eight * 1e-9}});
   return {{"threads", b.threads},
           {"peak_gflop_s", b.peak() * 1e-9},
           {"onednn_gflop_s", b.peak_library * 1e-9},
@@ -161,6 +214,11 @@ json as_json(const machine_bounds& b) {
           {"own_gflop_s", b.peak_own * 1e-9},
           {"own_size", b.size_own},
           {"exp_g_s", b.exps * 1e-9},
+          {"log_g_s", b.logs * 1e-9},
+          {"sin_cos_g_s", b.sin_cos * 1e-9},
+          {"widened_g_s", b.widened * 1e-9},
+          {"quotient_g_s", b.quotients * 1e-9},
+          {"root_g_s", b.roots * 1e-9},
           {"bandwidth", points}};
 }
 

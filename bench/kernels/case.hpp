@@ -22,6 +22,15 @@ struct work {
   double bytes_written = 0;  ///< each result once
   double exps = 0;           ///< exponentials
   bool in_place = false;     ///< results are updated: their lines are in the caches when written
+  index quarter_lines = 0;   ///< of an update of every fourth stretch of memory: lines of a stretch
+  // Of formulas that are evaluated value by value, what the way of writing them with the fewest
+  // operations has.
+  double products = 0;  ///< multiplications; an addition each goes along with them
+  double logs = 0;      ///< logarithms
+  double sin_cos = 0;   ///< pairs of a sine and a cosine in double
+  double widened = 0;   ///< floats made doubles
+  double quotients = 0;
+  double roots = 0;
 };
 
 /// Where a case lives while it runs: an executor and the arena of its buffers.

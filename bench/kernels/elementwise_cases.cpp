@@ -38,6 +38,23 @@ constexpr sizes models[] = {{"s", 256, 768, 4, 64, 8, 32, 512, 1024},
 
 constexpr float eps = 1e-6f;
 
+/// Bytes, and per value of a result the operations that work counts.
+struct per_value {
+  double exps = 0, products = 0, quotients = 0;
+};
+work cost_of(index values, double bytes_read, double bytes_written, per_value each,
+             bool in_place = false) {
+  const auto n = static_cast<double>(values);
+  work w;
+  w.bytes_read = bytes_read;
+  w.bytes_written = bytes_written;
+  w.in_place = in_place;
+  w.exps = n * each.exps;
+  w.products = n * each.products;
+  w.quotients = n * each.quotients;
+  return w;
+}
+
 /// What every case of this file has: a pass of tokens, named results, and a reference that fills as
 /// many vectors. Results start at zero, so += and = compare alike.
 prepared make(json shape, work cost, std::vector<tensor> results, std::function<void()> run,
@@ -75,7 +92,8 @@ prepared norm(place p, const sizes& n, index tokens, bool gradient) {
   };
   if (!gradient)
     return make(
-        shape, {0, bytes_of({x.count()}), bytes_of({out.count()}), 0}, {out, rstd}, forward,
+        shape, cost_of(x.count(), bytes_of({x.count()}), bytes_of({out.count()}), {.products = 3}),
+        {out, rstd}, forward,
         [=] {
           std::vector<doubles> want{zeros(out), zeros(rstd)};
           const doubles xs = x.in_double();
@@ -88,7 +106,8 @@ prepared norm(place p, const sizes& n, index tokens, bool gradient) {
   forward();
   return make(
       shape,
-      {0, bytes_of({x.count(), d_out.count(), d_x.count()}), bytes_of({d_x.count()}), 0, true},
+      cost_of(x.count(), bytes_of({x.count(), d_out.count(), d_x.count()}), bytes_of({d_x.count()}),
+              {.products = 6}, true),
       {d_x, d_w},
       [=, &on] {
         rms_norm_backward(d_x.as_heads(tokens, 1), d_w.span(), d_out.as_heads(tokens, 1),
@@ -113,15 +132,16 @@ prepared gated_norm(place p, const sizes& n, index tokens, bool gradient) {
       d_x(p, tokens * width), d_z(p, tokens * width), d_w(p, n.value_dim);
   executor& on = p.on;
   const json shape = {{"tokens", tokens}, {"heads", h}, {"width", n.value_dim}};
-  const double exps = static_cast<double>(tokens * width);
   const auto forward = [=, &on] {
     gated_rms_norm_forward(out.as_heads(tokens, h), rstd.matrix(tokens), x.as_heads(tokens, h),
                            z.as_heads(tokens, h), w.span(), eps, on);
   };
   if (!gradient)
     return make(
-        shape, {0, bytes_of({x.count(), z.count()}), bytes_of({out.count()}), exps}, {out, rstd},
-        forward,
+        shape,
+        cost_of(x.count(), bytes_of({x.count(), z.count()}), bytes_of({out.count()}),
+                {.exps = 1, .products = 5, .quotients = 1}),
+        {out, rstd}, forward,
         [=] {
           std::vector<doubles> want{zeros(out), zeros(rstd)};
           const doubles xs = x.in_double(), zs = z.in_double();
@@ -134,8 +154,8 @@ prepared gated_norm(place p, const sizes& n, index tokens, bool gradient) {
   forward();
   return make(
       shape,
-      {0, bytes_of({x.count(), z.count(), d_out.count()}), bytes_of({d_x.count(), d_z.count()}),
-       exps},
+      cost_of(x.count(), bytes_of({x.count(), z.count(), d_out.count()}),
+              bytes_of({d_x.count(), d_z.count()}), {.exps = 1, .products = 12, .quotients = 1}),
       {d_x, d_z, d_w},
       [=, &on] {
         gated_rms_norm_backward(d_x.as_heads(tokens, h), d_z.as_heads(tokens, h), d_w.span(),
@@ -161,10 +181,11 @@ prepared swiglu(place p, const sizes& n, index tokens, bool gradient) {
       out(p, tokens * width), d_gate(p, tokens * width), d_up(p, tokens * width);
   executor& on = p.on;
   const json shape = {{"tokens", tokens}, {"width", width}};
-  const double exps = static_cast<double>(tokens * width), one = bytes_of({tokens * width});
+  const double one = bytes_of({tokens * width});
   if (!gradient)
     return make(
-        shape, {0, 2 * one, one, exps}, {out},
+        shape, cost_of(out.count(), 2 * one, one, {.exps = 1, .products = 2, .quotients = 1}),
+        {out},
         [=, &on] {
           swiglu_forward(out.matrix(tokens), gate.matrix(tokens), up.matrix(tokens), on);
         },
@@ -177,7 +198,8 @@ prepared swiglu(place p, const sizes& n, index tokens, bool gradient) {
         },
         4);
   return make(
-      shape, {0, 3 * one, 2 * one, exps}, {d_gate, d_up},
+      shape, cost_of(out.count(), 3 * one, 2 * one, {.exps = 1, .products = 5, .quotients = 1}),
+      {d_gate, d_up},
       [=, &on] {
         swiglu_backward(d_gate.matrix(tokens), d_up.matrix(tokens), d_out.matrix(tokens),
                         gate.matrix(tokens), up.matrix(tokens), on);
@@ -199,10 +221,11 @@ prepared sigmoid_gate(place p, const sizes& n, index tokens, bool gradient) {
       out(p, tokens * width), d_x(p, tokens * width), d_gate(p, tokens * width);
   executor& on = p.on;
   const json shape = {{"tokens", tokens}, {"heads", h}, {"width", n.head_dim}};
-  const double exps = static_cast<double>(tokens * width), one = bytes_of({tokens * width});
+  const double one = bytes_of({tokens * width});
   if (!gradient)
     return make(
-        shape, {0, 2 * one, one, exps}, {out},
+        shape, cost_of(out.count(), 2 * one, one, {.exps = 1, .products = 1, .quotients = 1}),
+        {out},
         [=, &on] {
           sigmoid_gate_forward(out.as_heads(tokens, h), x.as_heads(tokens, h),
                                gate.as_heads(tokens, h), on);
@@ -216,7 +239,8 @@ prepared sigmoid_gate(place p, const sizes& n, index tokens, bool gradient) {
         },
         4);
   return make(
-      shape, {0, 3 * one, 2 * one, exps}, {d_x, d_gate},
+      shape, cost_of(out.count(), 3 * one, 2 * one, {.exps = 1, .products = 3, .quotients = 1}),
+      {d_x, d_gate},
       [=, &on] {
         sigmoid_gate_backward(d_x.as_heads(tokens, h), d_gate.as_heads(tokens, h),
                               d_out.as_heads(tokens, h), x.as_heads(tokens, h),
@@ -241,9 +265,11 @@ prepared rotary(place p, const sizes& n, index tokens, bool gradient) {
   spec.width = turned;
   rotary_angles(angles.matrix(tokens), {1000, 1000 + tokens}, rotary_frequencies(spec), on);
   const double touched = bytes_of({tokens * h * turned});
+  work cost = cost_of(tokens * h * turned, touched + bytes_of({angles.count()}), touched,
+                      {.products = 2}, true);
+  cost.quarter_lines = turned / 16;  // a quarter of each head turns
   return make(
-      {{"tokens", tokens}, {"heads", h}, {"width", n.head_dim}, {"turned", turned}},
-      {0, touched + bytes_of({angles.count()}), touched, 0, true}, {x},
+      {{"tokens", tokens}, {"heads", h}, {"width", n.head_dim}, {"turned", turned}}, cost, {x},
       [=, &on] {
         if (gradient)
           rotary_backward(x.as_heads(tokens, h), angles.matrix(tokens), on);
@@ -267,10 +293,11 @@ prepared convolution(place p, const sizes& n, index tokens, bool gradient) {
       d_x(p, tokens * width), d_w(p, width * kernel);
   executor& on = p.on;
   const json shape = {{"tokens", tokens}, {"channels", width}, {"kernel", kernel}};
-  const double exps = static_cast<double>(tokens * width), one = bytes_of({tokens * width});
+  const double one = bytes_of({tokens * width});
   if (!gradient)
     return make(
-        shape, {0, one, one, exps}, {out},
+        shape, cost_of(out.count(), one, one, {.exps = 1, .products = kernel + 1, .quotients = 1}),
+        {out},
         [=, &on] {
           causal_conv_forward(out.matrix(tokens), x.matrix(tokens), tail.matrix(kernel - 1),
                               w.matrix(width), on);
@@ -284,7 +311,9 @@ prepared convolution(place p, const sizes& n, index tokens, bool gradient) {
         },
         8);
   return make(
-      shape, {0, 2 * one, one, exps}, {d_x, d_w},
+      shape,
+      cost_of(out.count(), 2 * one, one, {.exps = 1, .products = 3 * kernel + 3, .quotients = 1}),
+      {d_x, d_w},
       [=, &on] {
         causal_conv_backward(d_x.matrix(tokens), {}, d_w.matrix(width), d_out.matrix(tokens), {},
                              x.matrix(tokens), tail.matrix(kernel - 1), w.matrix(width), on);
@@ -310,10 +339,15 @@ prepared gates(place p, const sizes& n, index tokens, bool gradient) {
       d_a(p, tokens * h), d_b(p, tokens * h), d_a_log(p, h), d_dt(p, h);
   executor& on = p.on;
   const json shape = {{"tokens", tokens}, {"value_heads", h}};
-  const double exps = 2.0 * static_cast<double>(tokens * h), one = bytes_of({tokens * h});
+  const double one = bytes_of({tokens * h});
+  // The softplus and its derivative share an exponential.
+  work cost =
+      cost_of(tokens * h, (gradient ? 4 : 2) * one, 2 * one,
+              {.exps = 2, .products = gradient ? 5.0 : 1.0, .quotients = gradient ? 2.0 : 1.0});
+  cost.logs = static_cast<double>(tokens * h);
   if (!gradient)
     return make(
-        shape, {0, 2 * one, 2 * one, exps}, {g, beta},
+        shape, cost, {g, beta},
         [=, &on] {
           gated_delta_gates_forward(g.matrix(tokens), beta.matrix(tokens), a.matrix(tokens),
                                     b.matrix(tokens), a_log.span(), dt.span(), on);
@@ -328,7 +362,7 @@ prepared gates(place p, const sizes& n, index tokens, bool gradient) {
         },
         8);
   return make(
-      shape, {0, 4 * one, 2 * one, exps}, {d_a, d_b, d_a_log, d_dt},
+      shape, cost, {d_a, d_b, d_a_log, d_dt},
       [=, &on] {
         gated_delta_gates_backward(d_a.matrix(tokens), d_b.matrix(tokens), d_a_log.span(),
                                    d_dt.span(), d_g.matrix(tokens), d_beta.matrix(tokens),
@@ -353,7 +387,9 @@ prepared delta(place p, const sizes& n, index tokens) {
   executor& on = p.on;
   return make(
       {{"tokens", tokens}, {"heads", n.heads}, {"width", n.head_dim}},
-      {0, bytes_of({d_out.count(), out.count()}), bytes_of({result.count()}), 0}, {result},
+      cost_of(out.count(), bytes_of({d_out.count(), out.count()}), bytes_of({result.count()}),
+              {.products = 1}),
+      {result},
       [=, &on] {
         attention_delta(result.matrix(tokens), d_out.matrix(tokens), out.matrix(tokens), on);
       },
@@ -377,10 +413,12 @@ prepared merge(place p, const sizes& n, index tokens) {
   for (index i = 0; i < parts; ++i)
     all.push_back({outs.matrix(parts * tokens).row_range(i * tokens, (i + 1) * tokens),
                    lses.matrix(parts * tokens).row_range(i * tokens, (i + 1) * tokens)});
+  work cost = cost_of(out.count(), bytes_of({outs.count(), lses.count()}),
+                      bytes_of({out.count(), lse.count()}), {.products = parts});
+  cost.exps = static_cast<double>(lses.count());
+  cost.logs = cost.quotients = static_cast<double>(lse.count());
   return make(
-      {{"tokens", tokens}, {"heads", n.heads}, {"width", n.head_dim}, {"parts", parts}},
-      {0, bytes_of({outs.count(), lses.count()}), bytes_of({out.count(), lse.count()}),
-       static_cast<double>(lses.count())},
+      {{"tokens", tokens}, {"heads", n.heads}, {"width", n.head_dim}, {"parts", parts}}, cost,
       {out, lse}, [=, &on] { attention_merge(out.matrix(tokens), lse.matrix(tokens), all, on); },
       [=] {
         std::vector<doubles> want{zeros(out), zeros(lse)};
@@ -407,7 +445,7 @@ prepared embedding(place p, const sizes& n, index tokens, bool gradient) {
   const double one = bytes_of({tokens * n.hidden});
   if (!gradient)
     return make(
-        shape, {0, one, one, 0}, {out},
+        shape, cost_of(out.count(), one, one, {}), {out},
         [=, &on] { embedding_forward(out.matrix(tokens), ids, table.matrix(n.vocabulary), on); },
         [=] {
           std::vector<doubles> want{zeros(out)};
@@ -418,7 +456,7 @@ prepared embedding(place p, const sizes& n, index tokens, bool gradient) {
         },
         1);
   return make(
-      shape, {0, 2 * one, one, 0, true}, {d_table},
+      shape, cost_of(out.count(), 2 * one, one, {}, true), {d_table},
       [=, &on] { embedding_backward(d_table.matrix(n.vocabulary), d_out.matrix(tokens), ids, on); },
       [=] {
         std::vector<doubles> want{zeros(d_table)};
@@ -437,8 +475,10 @@ prepared angles(place p, const sizes& n, index tokens) {
   spec.width = width;
   const std::vector<double> frequencies = rotary_frequencies(spec);
   executor& on = p.on;
+  work cost = cost_of(out.count(), 0, bytes_of({out.count()}), {});
+  cost.sin_cos = 0.5 * static_cast<double>(out.count());
   return make(
-      {{"tokens", tokens}, {"width", width}}, {0, 0, bytes_of({out.count()}), 0}, {out},
+      {{"tokens", tokens}, {"width", width}}, cost, {out},
       [=, &on] {
         rotary_angles(out.matrix(tokens), {1000, 1000 + tokens}, frequencies, on);
       },

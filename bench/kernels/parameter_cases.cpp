@@ -23,6 +23,9 @@ prepared adamw(place p, index count) {
   c.cost.bytes_read = bytes_of({4 * count});
   c.cost.bytes_written = bytes_of({3 * count});
   c.cost.in_place = true;
+  c.cost.products = 7.0 * static_cast<double>(count);
+  c.cost.quotients = 2.0 * static_cast<double>(count);
+  c.cost.roots = static_cast<double>(count);
   c.run = [=, &on] { adamw_update(w.span(), m.span(), v.span(), g.span(), 0.5, s, 3, on); };
   c.error = [=, run = c.run] {
     auto dw = w.in_double(), dm = m.in_double(), dv = v.in_double();
@@ -44,6 +47,7 @@ prepared squares(place p, index count) {
   prepared c;
   c.shape = {{"parameters", count}};
   c.cost.bytes_read = bytes_of({count});
+  c.cost.widened = static_cast<double>(count);
   c.run = [=, &on] { *sum = sum_of_squares(g.span(), on); };
   c.error = [=, run = c.run] {
     run();

@@ -9,8 +9,6 @@ namespace {
 
 constexpr index item_values = 32768;
 
-typedef double wide __attribute__((vector_size(simd::lanes * 8)));
-
 }  // namespace
 
 // The order of operations is that of torch.optim.AdamW on float32 tensors: decay, linear
@@ -67,18 +65,19 @@ double sum_of_squares(std::span<const float> values, executor& on) {
   auto* sums = reinterpret_cast<double*>(local.floats(2 * blocks).data());
   on.parallel_for(blocks, [&](index block, scratch&) {
     const float* x = values.data() + block * block_values;
-    wide low{}, high{};
     const index count = std::min(block_values, n - block * block_values);
+    // As many running sums as hide the latency of an addition.
+    constexpr index step = 8;
+    simd::wide acc[step] = {};
     index i = 0;
-    for (; i + 2 * simd::lanes <= count; i += 2 * simd::lanes) {
-      const wide a = __builtin_convertvector(simd::load(x + i), wide);
-      const wide b = __builtin_convertvector(simd::load(x + i + simd::lanes), wide);
-      low += a * a;
-      high += b * b;
-    }
+    for (; i + step * simd::wide_lanes <= count; i += step * simd::wide_lanes)
+      for (index u = 0; u < step; ++u) {
+        const simd::wide a = simd::widen(x + i + u * simd::wide_lanes);
+        acc[u] += a * a;
+      }
+    for (index u = 1; u < step; ++u) acc[0] += acc[u];
     double sum = 0;
-    low += high;
-    for (index l = 0; l < simd::lanes; ++l) sum += low[l];
+    for (index l = 0; l < simd::wide_lanes; ++l) sum += acc[0][l];
     for (; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     sums[block] = sum;
   });

@@ -7,7 +7,6 @@
 namespace longstraw::kernels {
 namespace {
 constexpr index token_block = 16;
-constexpr index column_block = 64;
 }  // namespace
 
 void embedding_forward(mat out, std::span<const token_id> ids, cmat table, executor& on) {
@@ -25,15 +24,22 @@ void embedding_forward(mat out, std::span<const token_id> ids, cmat table, execu
 void embedding_backward(mat d_table, cmat d_out, std::span<const token_id> ids, executor& on) {
   LS_ASSERT(d_out.rows == static_cast<index>(ids.size()) && d_out.cols == d_table.cols,
             "d_out [tokens, hidden], ids [tokens] and d_table [vocabulary, hidden] must agree");
-  on.parallel_for(blocks_of(d_out.cols, column_block), [&](index block, scratch&) {
+  // Rows of a table lie anywhere in memory, where no hardware foresees the next one: it is asked for
+  // while the row before it is worked on. The longer the stretch of a row, the better for memory.
+  const index column_block =
+      std::max<index>(64, blocks_of(d_out.cols, on.threads() * simd::lanes) * simd::lanes);
+  on.parallel_for(blocks_of(d_out.cols, column_block), [=](index block, scratch&) {
     const index begin = block * column_block;
     const index width = std::min(column_block, d_out.cols - begin);
-    for (index t = 0; t < d_out.rows; ++t) {
-      float* sum = d_table.row(ids[static_cast<std::size_t>(t)]) + begin;
-      const float* d = d_out.row(t) + begin;
-      simd::for_each_vec(width,
-                         [&](index, auto load, auto store) { store(sum, load(sum) + load(d)); });
-    }
+    const auto row = [=](index t) {
+      return d_table.row(ids[static_cast<std::size_t>(std::min(t, d_out.rows - 1))]) + begin;
+    };
+    for (index t = 0; t < d_out.rows; ++t)
+      simd::for_each_vec(width, [sum = row(t), next = row(t + 1), d = d_out.row(t) + begin](
+                                    index column, auto load, auto store) {
+        __builtin_prefetch(next + column, 1);
+        store(sum, load(sum) + load(d));
+      });
   });
 }
 

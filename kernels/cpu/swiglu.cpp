@@ -31,10 +31,10 @@ void swiglu_backward(mat d_gate, mat d_up, cmat d_out, cmat gate, cmat up, execu
     float *to_gate = d_gate.row(t), *to_up = d_up.row(t);
     const float *d = d_out.row(t), *g = gate.row(t), *u = up.row(t);
     simd::for_each_vec(gate.cols, [&](index, auto get, auto put) {
-      const simd::vec x = get(g), d_here = get(d), s = simd::sigmoid(x);
-      const simd::vec d_x = d_here * get(u) * simd::silu_slope(x, s);
-      put(to_up, d_here * x * s);
-      put(to_gate, d_x);
+      // silu'(x) = s (1 + x (1 - s)): both results have the factor d_out s.
+      const simd::vec x = get(g), s = simd::sigmoid(x), d_s = get(d) * s, value = get(u);
+      put(to_up, d_s * x);
+      put(to_gate, d_s * value * (1.0f + x * (1.0f - s)));
     });
   });
 }

@@ -193,4 +193,19 @@ TEST_CASE("the norms' bits do not depend on the thread count", "[unit]") {
   }
 }
 
+TEST_CASE("a row's bits do not depend on how many rows follow it", "[unit]") {
+  const index width = GENERATE(24, 100, 1500);
+  const auto kind = kinds[GENERATE(0, 1, 2)];
+  const norm_case all(9, 1, width);
+  norm_results whole(all, kind, 1);
+  for (index tokens = 1; tokens < 9; ++tokens) {
+    const norm_case first(tokens, 1, width);  // the same numbers, fewer of them
+    REQUIRE(std::equal(first.x.begin(), first.x.end(), all.x.begin()));
+    norm_results part(first, kind, 1);
+    const auto n = static_cast<std::size_t>(first.values());
+    CHECK(same_bits(part.out.values(), whole.out.values().first(n)));
+    CHECK(same_bits(part.d_x.values(), whole.d_x.values().first(n)));
+  }
+}
+
 }  // namespace longstraw::testing

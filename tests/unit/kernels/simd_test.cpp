@@ -50,15 +50,35 @@ TEST_CASE("vector functions stay within their stated error", "[unit]") {
             0, 1, [](vec x) { return simd::log1p_unit(x); },
             [](double x) { return std::log1p(x); }) <= 3);
   CHECK(worst_ulps(
-            -80, 80, [](vec x) { return simd::softplus(x); }, exact_softplus) <= 4);
+            -80, 80, [](vec x) { return simd::softplus(x).value; }, exact_softplus) <= 4);
   CHECK(worst_ulps(
-            -3, 3, [](vec x) { return simd::softplus(x); }, exact_softplus) <= 4);
+            -3, 3, [](vec x) { return simd::softplus(x).value; }, exact_softplus) <= 4);
   CHECK(worst_ulps(
             -80, 80, [](vec x) { return simd::sigmoid(x); },
             [](double x) { return 1 / (1 + std::exp(-x)); }) <= 4);
   CHECK(worst_ulps(
             0, 1e30, [](vec x) { return simd::sqrt(x); }, [](double x) { return std::sqrt(x); }) <=
         0.5001);
+}
+
+TEST_CASE("the logarithm from one on stays within its stated error", "[unit]") {
+  const auto of = [](vec x) { return simd::log_from_one(x); };
+  const auto truth = [](double x) { return std::log(x); };
+  CHECK(worst_ulps(1.00001, 2, of, truth) <= 4);
+  CHECK(worst_ulps(2, 1e6, of, truth) <= 4);
+  CHECK(simd::log_from_one(simd::splat(1.0f))[0] == 0.0f);
+}
+
+TEST_CASE("sine and cosine are right at any position of a long sequence", "[unit]") {
+  const double end = GENERATE(7.0, 1e3, 8388608.0);
+  double worst = 0;
+  for (index i = 0; i < 100'000; ++i) {
+    const double x = end * static_cast<double>(i) / 100'000;
+    const auto both = simd::sin_cos(simd::wide{} + x);
+    worst = std::max({worst, std::abs(both.sin[0] - std::sin(x)),
+                      std::abs(both.cos[simd::wide_lanes - 1] - std::cos(x))});
+  }
+  CHECK(worst < 1e-11);
 }
 
 TEST_CASE("vector functions have the right ends", "[unit]") {
@@ -70,12 +90,12 @@ TEST_CASE("vector functions have the right ends", "[unit]") {
   CHECK(simd::exp(simd::splat(inf))[0] == inf);
   CHECK(simd::sigmoid(simd::splat(-inf))[0] == 0.0f);
   CHECK(simd::sigmoid(simd::splat(inf))[0] == 1.0f);
-  CHECK(simd::softplus(simd::splat(-200.0f))[0] == 0.0f);
-  CHECK(simd::softplus(simd::splat(200.0f))[0] == 200.0f);
+  CHECK(simd::softplus(simd::splat(-200.0f)).value[0] == 0.0f);
+  CHECK(simd::softplus(simd::splat(200.0f)).value[0] == 200.0f);
   const vec nan = simd::splat(std::numeric_limits<float>::quiet_NaN());
   CHECK(std::isnan(simd::exp(nan)[0]));
   CHECK(std::isnan(simd::sigmoid(nan)[0]));
-  CHECK(std::isnan(simd::softplus(nan)[0]));
+  CHECK(std::isnan(simd::softplus(nan).value[0]));
 }
 
 TEST_CASE("the lanes of a vector add up and compare, all of them", "[unit]") {
