@@ -10,8 +10,8 @@ namespace longstraw::kernels {
 enum class into { write, add };  ///< result = ..., or result += ...
 
 ///  y [tokens, out] written or added to;  x [tokens, in];  weight [out, in];  bias [out] or empty
-///  of_tokens: how many tokens x is a slice of (0: x is all of them). It chooses the product, so that a token's result
-///  has the same bits in any slice of as many tokens, down to a sixteenth of them.
+///  of_tokens: how many tokens x is a slice of (0: x is all of them). Up to four tokens have a product of their own; the
+///  number of all of them chooses, so that a token's result has the same bits in any slice.
 void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, into mode,
                     executor& on, index of_tokens = 0);
 

@@ -15,6 +15,15 @@ index even_block(index count, index block_max) {
   return std::max<index>(1, blocks_of(count, blocks));
 }
 
+// Columns a block of a forward pass. Each block packs its rows of x anew, so it is as wide as it can
+// be while more than one thread has work: the rows of a prompt chunk are enough of them, a suffix
+// has a single block of rows. Whole register blocks.
+index forward_column_block(index rows, index columns) {
+  const index wide = rows >= row_block_max ? 2048 : 384;
+  const index blocks = std::max<index>(rows >= row_block_max ? 1 : 2, (columns + wide / 2) / wide);
+  return std::max<index>(64, (blocks_of(columns, blocks) + 5) / 6 * 6);
+}
+
 // Columns a block: a few blocks even of a small product, so that more than one thread has work.
 index column_block_of(index columns) {
   return columns >= 4 * column_block ? column_block : std::max<index>(64, even_block(columns, 128));
@@ -49,16 +58,10 @@ void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, int
   const index whole = of_tokens == 0 ? y.rows : of_tokens;
   const bool few_rows = whole <= dot_rows_max;
   const bool few_columns = y.cols <= dot_columns_max;
-  // A prompt chunk: oneDNN is up to a tenth faster there than our own product, which is ahead for
-  // the few rows of a suffix (docs/performance.md).
-  const bool many_rows = whole >= row_block_max && !few_columns;
-  // oneDNN's sums depend on the number of columns, so a small slice is cut by rows for its threads.
-  const bool small_slice = many_rows && y.rows < row_block_max;
-  const index row_block =
-      few_rows ? y.rows : even_block(y.rows, few_columns || small_slice ? 64 : row_block_max);
+  const index row_block = few_rows ? y.rows : even_block(y.rows, few_columns ? 64 : row_block_max);
   const index col_block = few_rows ? std::max<index>(4, 65536 / std::max<index>(1, x.cols) / 4 * 4)
-                          : few_columns || many_rows ? y.cols
-                                                     : column_block_of(y.cols);
+                          : few_columns ? y.cols
+                                        : forward_column_block(y.rows, y.cols);
   for_blocks(y.rows, row_block, y.cols, col_block, on,
              [&](index r0, index r1, index c0, index c1, scratch& local) {
                const mat part = y.row_range(r0, r1).col_range(c0, c1);
@@ -70,9 +73,6 @@ void linear_forward(mat y, cmat x, cmat weight, std::span<const float> bias, int
                }
                if (few_rows || few_columns)
                  dot_rows(part, rows, columns, how == into::add);
-               else if (many_rows)
-                 matmul_library(part, as_left(rows), as_left_transposed(columns), x.cols, how,
-                                local);
                else
                  matmul(part, as_left(rows), as_left_transposed(columns), x.cols, how, local);
              });

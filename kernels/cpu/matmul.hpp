@@ -13,10 +13,9 @@ namespace longstraw::kernels {
 /// whatever other rows and columns are computed with it.
 void matmul(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
-/// The same on oneDNN, which brings kernels for every processor: used for the many rows of a prompt
-/// chunk, and for everything where the project is not compiled for AVX-512. It promises nothing on
-/// bits across row counts; measured, a row has the same in any product of at least 16 rows and the
-/// same number of columns. Primitives and memory handles are kept by shape and thread.
+/// The same on oneDNN, which brings kernels for every processor: used where the project is not
+/// compiled for AVX-512. It promises nothing on bits across row counts; measured, a row has the same
+/// in any product of at least 16 rows and the same number of columns. Primitives and memory handles are kept by shape and thread.
 void matmul_library(mat c, left_factor a, left_factor b, index depth, into mode, scratch& local);
 
 }  // namespace longstraw::kernels
