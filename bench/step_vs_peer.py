@@ -24,7 +24,8 @@ tokens, G responses, N = P - 1 captured tokens; a product [m, k] x [k, n] counts
     capture   2 W N                   W: weights of all layers but the last, and the last one's key and
                                       value (or mixer input) projections; the frozen method needs no more
               4 A N (N + 1) / 2       A: query heads x head size, summed over attention layers but the last
-              delta rule, forward     6 C K V + 2 C^2 V + 2 C^2 K / r a value head and chunk of C = 64
+              delta rule, forward     6 C K V + 2 C^2 V + 2 C^2 K / r a value head and chunk of C tokens,
+                                      C = 32 for states up to 64 x 64, else 64
     replay    2 W' R G forward, 4 W' R G backward; W': weights of all layers and the head
               pairs = R N + R (R + 1) / 2 a response: 4 A' forward, 6 A' backward; own keys 4 A' R (R + 1) / 2
               delta rule, forward and backward (14 C K V + 5 C^2 V + 6 C^2 K / r)
@@ -66,7 +67,7 @@ def step_flops(c, prompt, response, group):
     delta_in = h * (2 * lk * dk + lv * dv)
     delta_weights = delta_in + h * lv * dv + 2 * h * lv + lv * dv * h
     feed_forward = 3 * h * inner
-    chunk, ratio = 64, lv // lk
+    chunk, ratio = 32 if dk * dv <= 64 * 64 else 64, lv // lk
 
     def delta_rule(tokens, gradient):
         chunks = -(-tokens // chunk) * lv

@@ -17,7 +17,7 @@ struct adamw_settings {
 };
 
 ///  weights, m, v [n] updated in place with gradients * gradient_scale;  step counts from 1
-/// Empty m and v: both are zero before, and what they become is not kept; the weights get the same bits.
+/// Empty m and v, at step 1 only: both are zero before, and what they become is not kept; the weights get the same bits.
 void adamw_update(std::span<float> weights, std::span<float> m, std::span<float> v,
                   std::span<const float> gradients, double gradient_scale, const adamw_settings& s,
                   index step, executor& on);

@@ -21,8 +21,10 @@
 
 namespace longstraw::kernels {
 
-/// Tiles of longer heads do not fit the scratch memory of a thread.
+/// Tiles of longer heads, or of more query heads to a key head, do not fit the scratch memory of a
+/// thread.
 inline constexpr index attention_head_dim_max = 1024;
+inline constexpr index attention_group_max = 128;
 
 struct attention_dims {
   index query_heads = 0;

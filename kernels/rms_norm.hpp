@@ -26,6 +26,7 @@ void gated_rms_norm_forward(heads out, mat rstd, cheads x, cheads z, std::span<c
                             float eps, executor& on);
 
 ///  d_x, d_z written (=);  d_weight [width] +=
+///  d_z must not overlap x, z or d_out; d_x may be d_out
 void gated_rms_norm_backward(heads d_x, heads d_z, std::span<float> d_weight, cheads d_out,
                              cheads x, cheads z, cmat rstd, std::span<const float> weight,
                              executor& on);

@@ -28,7 +28,8 @@ struct rotary_spec {
 std::vector<double> rotary_frequencies(const rotary_spec& spec);
 
 /// cos_sin [positions.count(), width] written: a row is width/2 cosines, then width/2 sines. The angle is formed in
-/// double: at position 4,000,000 a float angle would be off by a tenth of a radian.
+/// double: at position 4,000,000 a float angle would be off by a tenth of a radian. Exact to float up to position 2^23, and
+/// beyond where the processor has fused multiply-adds.
 void rotary_angles(mat cos_sin, token_range positions, std::span<const double> frequencies,
                    executor& on);
 

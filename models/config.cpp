@@ -15,9 +15,9 @@ namespace {
 using nlohmann::json;
 
 // Bounds far beyond any real model, so that no product of sizes overflows before the parameter
-// count is checked.
-constexpr index width_max = index{1} << 24;
-constexpr index heads_max = index{1} << 16;
+// count is checked, and a row of any kernel fits the scratch memory of a thread.
+constexpr index width_max = index{1} << 20;
+constexpr index heads_max = 1024;
 constexpr index layers_max = index{1} << 14;
 constexpr index vocabulary_max = index{1} << 30;
 constexpr index parameters_max = index{1} << 40;
@@ -52,6 +52,12 @@ void read_heads(model_config& c, const json_fields& f) {
   if (c.query_heads % c.kv_heads != 0)
     f.reject("num_key_value_heads",
              fmt::format("a divisor of num_attention_heads = {}", c.query_heads));
+  // The query heads of a key head are attended together.
+  if (c.query_heads / c.kv_heads > kernels::attention_group_max)
+    f.reject("num_key_value_heads",
+             fmt::format("at least {} for num_attention_heads = {}",
+                         kernels::blocks_of(c.query_heads, kernels::attention_group_max),
+                         c.query_heads));
   if (f.has("head_dim")) {
     c.head_dim = f.integer("head_dim", 1, kernels::attention_head_dim_max);
   } else {

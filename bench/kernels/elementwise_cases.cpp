@@ -107,7 +107,7 @@ prepared norm(place p, const sizes& n, index tokens, bool gradient) {
   return make(
       shape,
       cost_of(x.count(), bytes_of({x.count(), d_out.count(), d_x.count()}), bytes_of({d_x.count()}),
-              {.products = 6}, true),
+              {.products = 5}, true),
       {d_x, d_w},
       [=, &on] {
         rms_norm_backward(d_x.as_heads(tokens, 1), d_w.span(), d_out.as_heads(tokens, 1),
@@ -140,7 +140,7 @@ prepared gated_norm(place p, const sizes& n, index tokens, bool gradient) {
     return make(
         shape,
         cost_of(x.count(), bytes_of({x.count(), z.count()}), bytes_of({out.count()}),
-                {.exps = 1, .products = 5, .quotients = 1}),
+                {.exps = 1, .products = 4, .quotients = 1}),
         {out, rstd}, forward,
         [=] {
           std::vector<doubles> want{zeros(out), zeros(rstd)};
@@ -184,7 +184,7 @@ prepared swiglu(place p, const sizes& n, index tokens, bool gradient) {
   const double one = bytes_of({tokens * width});
   if (!gradient)
     return make(
-        shape, cost_of(out.count(), 2 * one, one, {.exps = 1, .products = 2, .quotients = 1}),
+        shape, cost_of(out.count(), 2 * one, one, {.exps = 1, .products = 1, .quotients = 1}),
         {out},
         [=, &on] {
           swiglu_forward(out.matrix(tokens), gate.matrix(tokens), up.matrix(tokens), on);
@@ -224,8 +224,7 @@ prepared sigmoid_gate(place p, const sizes& n, index tokens, bool gradient) {
   const double one = bytes_of({tokens * width});
   if (!gradient)
     return make(
-        shape, cost_of(out.count(), 2 * one, one, {.exps = 1, .products = 1, .quotients = 1}),
-        {out},
+        shape, cost_of(out.count(), 2 * one, one, {.exps = 1, .quotients = 1}), {out},
         [=, &on] {
           sigmoid_gate_forward(out.as_heads(tokens, h), x.as_heads(tokens, h),
                                gate.as_heads(tokens, h), on);
@@ -296,7 +295,7 @@ prepared convolution(place p, const sizes& n, index tokens, bool gradient) {
   const double one = bytes_of({tokens * width});
   if (!gradient)
     return make(
-        shape, cost_of(out.count(), one, one, {.exps = 1, .products = kernel + 1, .quotients = 1}),
+        shape, cost_of(out.count(), one, one, {.exps = 1, .products = kernel, .quotients = 1}),
         {out},
         [=, &on] {
           causal_conv_forward(out.matrix(tokens), x.matrix(tokens), tail.matrix(kernel - 1),

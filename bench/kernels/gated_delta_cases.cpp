@@ -113,13 +113,11 @@ prepared prepare(place p, gated_delta_dims n, index tokens, bool gradient) {
              {"value_heads", n.value_heads},
              {"key_dim", n.key_dim},
              {"value_dim", n.value_dim}};
-  // Per value head and chunk of C tokens, r value heads a key head: docs/numerics.md. C is 64 for
-  // all sizes, whatever chunk the kernels choose: shares then compare the time of the same work.
-  const double C = gated_delta_chunk_max, K = static_cast<double>(n.key_dim),
+  // Per value head and chunk of C tokens, r value heads a key head: docs/numerics.md.
+  const double C = static_cast<double>(n.chunk_tokens()), K = static_cast<double>(n.key_dim),
                V = static_cast<double>(n.value_dim),
                r = static_cast<double>(n.value_heads / n.key_heads);
-  const double chunks =
-      static_cast<double>(blocks_of(tokens, gated_delta_chunk_max) * n.value_heads);
+  const double chunks = static_cast<double>(blocks_of(tokens, n.chunk_tokens()) * n.value_heads);
   c.cost.flops = chunks * (gradient ? 14 * C * K * V + 5 * C * C * V + 6 * C * C * K / r
                                     : 6 * C * K * V + 2 * C * C * V + 2 * C * C * K / r);
   c.cost.bytes_read = bytes_of(

@@ -17,10 +17,11 @@ constexpr index item_values = 32768;
 void adamw_update(std::span<float> weights, std::span<float> m, std::span<float> v,
                   std::span<const float> gradients, double gradient_scale, const adamw_settings& s,
                   index step, executor& on) {
-  const bool keeps_moments = !m.empty();
+  const bool keeps_moments = !m.empty() || weights.empty();
   LS_ASSERT(gradients.size() == weights.size() && m.size() == v.size() &&
                 (!keeps_moments || m.size() == weights.size()),
             "weights, moments and gradients have one length");
+  LS_ASSERT(keeps_moments || step == 1, "only the first step begins from zero moments");
   LS_ASSERT(step >= 1, "optimizer steps count from 1");
   const double correction1 = 1.0 - std::pow(s.beta1, static_cast<double>(step));
   const double correction2 = 1.0 - std::pow(s.beta2, static_cast<double>(step));

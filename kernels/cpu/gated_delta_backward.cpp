@@ -16,9 +16,8 @@ using simd::load;
 using simd::store;
 using simd::vec;
 
-// Half as many doubles as a vector has floats fill one register.
-typedef double wide __attribute__((vector_size(simd::lanes * 4)));
-typedef float half_vec __attribute__((vector_size(simd::lanes * 2)));
+using simd::half_vec;
+using simd::wide;
 constexpr index half_lanes = lanes / 2;
 
 struct arguments {

@@ -78,9 +78,8 @@ decays decays::in(scratch& local, index rows_max) {
 
 namespace {
 
-// Half as many doubles as a vector has floats fill one register.
-typedef double wide __attribute__((vector_size(simd::lanes * 4)));
-typedef float half_vec __attribute__((vector_size(simd::lanes * 2)));
+using simd::half_vec;
+using simd::wide;
 
 template <int... Lane>
 vec joined(half_vec low, half_vec high, std::integer_sequence<int, Lane...>) {
@@ -103,7 +102,7 @@ void exp_differences(float* out, double from_low, double from_high, const double
     const vec difference =
         joined(__builtin_convertvector(low, half_vec), __builtin_convertvector(high, half_vec),
                std::make_integer_sequence<int, static_cast<int>(lanes)>{});
-    store(out + j, simd::exp(simd::min(difference, vec{})));
+    store(out + j, simd::exp(simd::min(vec{}, difference)));  // in this order NaN stays NaN
   }
 }
 void exp_differences(float* out, double from, const double* to, double sign = 1.0) {

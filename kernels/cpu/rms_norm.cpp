@@ -123,8 +123,8 @@ void forward(heads out, mat rstd, cheads x, const float* w, float eps, executor&
 template <norm_weight Kind>
 void backward(heads d_x, std::span<float> d_weight, cheads d_out, cheads x, cmat rstd,
               const float* w, executor& on) {
-  // Of rows longer than a block, one at a time passes over a block's weight and gradient, which the
-  // first-level cache holds: four rows far apart would compete for the same places in it.
+  // Rows longer than a block go one at a time, so that a block's weight and gradient stay in the
+  // first-level cache: four such rows would evict each other.
   constexpr index block_width = 1024;
   backward_blocks(x, d_weight, on, [=](index begin, index end, float* partial) {
     for_rows_at_once(x, begin, end, [=]<int n>(const rows_at_once<n>& rows) {

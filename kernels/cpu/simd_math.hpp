@@ -32,13 +32,15 @@ inline vec log1p_unit(vec x) {
   return 2.0f * (s + s * z * p);
 }
 
-/// log(x) for finite x >= 1, within 4 units in the last place: x = m 2^n with 1 <= m < 2.
+/// log(x) for finite x >= 1, within 4 units in the last place; NaN stays NaN. x = m 2^n with
+/// 1 <= m < 2.
 inline vec log_from_one(vec x) {
   constexpr float ln2 = 0.693147180559945309f;
   const ivec bits = std::bit_cast<ivec>(x);
   const vec n = __builtin_convertvector((bits >> 23) - 127, vec);
   const vec m = std::bit_cast<vec>((bits & 0x7fffff) | 0x3f800000);
-  return n * ln2 + log1p_unit(m - 1.0f);
+  const vec y = n * ln2 + log1p_unit(m - 1.0f);
+  return x == x ? y : x;
 }
 
 struct softplus_result {
@@ -75,7 +77,8 @@ struct wide_sin_cos {
 };
 /// Both within 1e-11 for |x| up to 2^23: enough to round to float. x = n pi/2 + r with
 /// |r| <= pi/4; n pi/2 is taken off in two parts, of which the first has so few digits that its
-/// product with n is exact. Then Taylor's series, and n's last two bits say which is which.
+/// product with n is exact; beyond 2^23 only a fused multiply-add keeps the error so small. Then
+/// Taylor's series, and n's last two bits say which is which.
 inline wide_sin_cos sin_cos(wide x) {
   constexpr double two_by_pi = 0.636619772367581343;
   constexpr double half_pi_high = 1.57079632673412561417, half_pi_low = 6.07710050650619224932e-11;

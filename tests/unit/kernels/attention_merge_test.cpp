@@ -104,6 +104,22 @@ TEST_CASE("merging nothing, or only empty parts, gives zero and -inf without NaN
   }
 }
 
+TEST_CASE("a part that is NaN makes the merged row NaN, and no other", "[unit]") {
+  attention_case c = make_case(dims, 3, {{40, false}, {20, false}});
+  runner on(1);
+  const auto pieces = c.piece_views();
+  partial a(c, {pieces[0]}, on.exec), b(c, {pieces[1]}, on.exec);
+  a.lse.values()[1 * 4 + 2] = std::numeric_limits<float>::quiet_NaN();  // token 1, head 2
+  for (const auto& parts : {std::vector{a.view(c), b.view(c)}, std::vector{b.view(c), a.view(c)}}) {
+    guarded out(3 * 96), lse(3 * 4);
+    attention_merge(out.matrix(3, 96), lse.matrix(3, 4), parts, on.exec);
+    for (index i = 0; i < 3 * 4; ++i)
+      CHECK(std::isnan(lse.values()[static_cast<std::size_t>(i)]) == (i == 6));
+    for (index i = 0; i < 3 * 96; ++i)
+      CHECK(std::isnan(out.values()[static_cast<std::size_t>(i)]) == (i / 24 == 6));
+  }
+}
+
 TEST_CASE("the reference's merge equals its dense attention", "[unit]") {
   namespace ref = kernels::reference;
   attention_case c = make_case(dims, 9, {{7, false}, {9, false}});

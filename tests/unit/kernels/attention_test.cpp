@@ -44,11 +44,14 @@ TEST_CASE("attention equals the reference for any head size and group", "[unit][
   check_parity(make_case(dims, tokens, {{150, false}, {tokens, true}}));
 }
 
-TEST_CASE("the longest heads fit the scratch memory", "[unit][parity]") {
-  const index tokens = GENERATE(1, 70, 300);
-  CAPTURE(tokens);
+TEST_CASE("the longest heads and the largest groups fit the scratch memory", "[unit][parity]") {
+  const auto [group, tokens] =
+      GENERATE(std::pair<index, index>{3, 1}, std::pair<index, index>{3, 300},
+               std::pair<index, index>{attention_group_max, 1},
+               std::pair<index, index>{attention_group_max, 30});
+  CAPTURE(group, tokens);
   check_parity(
-      make_case({3, 1, attention_head_dim_max, 0.03f}, tokens, {{150, false}, {tokens, true}}));
+      make_case({group, 1, attention_head_dim_max, 0.03f}, tokens, {{150, false}, {tokens, true}}));
 }
 
 TEST_CASE("attention equals the reference over pages of any size, frozen and wanted mixed",

@@ -55,11 +55,24 @@ TEST_CASE("the largest states that are allowed, and many small ones, fit the scr
   const auto dims =
       GENERATE_COPY(gated_delta_dims{1, 4, most, most}, gated_delta_dims{1, 64, 128, 128},
                     gated_delta_dims{2, 2, most, 1}, gated_delta_dims{600, 600, 1, 1},
-                    gated_delta_dims{1, 4096, 3, 2});
+                    gated_delta_dims{1, 1024, 3, 2});
   CAPTURE(dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim);
   CHECK(dims.key_head_state_floats() <= gated_delta_dims::key_head_state_floats_max);
   const auto c = make_delta_case(dims, 70);
   check_parity(c, bound_of(c));
+}
+
+TEST_CASE("a decay that is NaN shows in every later token, in passes of any length", "[unit]") {
+  for (const index tokens : {4, 5, 40}) {
+    auto c = make_delta_case({1, 1, 16, 16}, tokens);
+    c.g[2] = std::numeric_limits<float>::quiet_NaN();
+    runner on(1);
+    delta_results got(c, on.exec);
+    CAPTURE(tokens);
+    const auto out = got.out.values();
+    for (std::size_t i = 2 * 16; i < out.size(); ++i) CHECK(std::isnan(out[i]));
+    for (const float s : got.state.values()) CHECK(std::isnan(s));
+  }
 }
 
 TEST_CASE("the gated delta rule's reference agrees with finite differences", "[unit]") {

@@ -193,6 +193,22 @@ TEST_CASE("the norms' bits do not depend on the thread count", "[unit]") {
   }
 }
 
+TEST_CASE("the widest rows fit the scratch memory", "[unit]") {
+  const index width = index{1} << 20, tokens = 3;
+  const std::vector<float> ones(static_cast<std::size_t>(width), 1.0f);
+  std::vector<float> x(static_cast<std::size_t>(tokens * width), 2.0f), out(x.size()),
+      d_x(x.size()), d_w(ones.size()), rstd(3);
+  const auto rows = [&](std::vector<float>& v) { return split_heads(mat(v.data(), 3, width), 1); };
+  runner on(1);
+  rms_norm_forward(rows(out), mat(rstd.data(), 3, 1), rows(x), ones, 1e-6f, norm_weight::plain,
+                   on.exec);
+  rms_norm_backward(rows(d_x), d_w, rows(out), rows(x), mat(rstd.data(), 3, 1), ones,
+                    norm_weight::plain, on.exec);
+  CHECK(std::abs(out.back() - 1.0f) < 1e-6f);
+  CHECK(std::abs(d_w.back() - 3.0f) < 1e-5f);
+  CHECK(std::abs(d_x.back()) < 1e-6f);
+}
+
 TEST_CASE("a row's bits do not depend on how many rows follow it", "[unit]") {
   const index width = GENERATE(24, 100, 1500);
   const auto kind = kinds[GENERATE(0, 1, 2)];

@@ -208,16 +208,20 @@ TEST_CASE("impossible sizes are refused, field by field", "[unit][negative]") {
   CHECK_THAT(refusal(with(with(without(llama(), "head_dim"), "hidden_size", 8192),
                           "num_attention_heads", 4)),
              ContainsSubstring("\"num_attention_heads\" is 4"));
+  CHECK_THAT(refusal(with(with(llama(), "num_attention_heads", 516), "num_key_value_heads", 4)),
+             ContainsSubstring("at least 5"));
   CHECK_THAT(refusal(with(hybrid(), "linear_key_head_dim", 513)), ContainsSubstring("1 to 512"));
   CHECK_THAT(refusal(with(hybrid(), "linear_conv_kernel_dim", 9)), ContainsSubstring("1 to 8"));
-  CHECK_THAT(refusal(with(hybrid(), "linear_num_value_heads", 1 << 16)),
-             ContainsSubstring("at most "));
+  CHECK_THAT(
+      refusal(with(with(with(hybrid(), "linear_num_value_heads", 1000), "linear_key_head_dim", 512),
+                   "linear_value_head_dim", 512)),
+      ContainsSubstring("at most "));
   CHECK_THAT(refusal(with(hybrid(), "num_key_value_heads", 3)), ContainsSubstring("divisor"));
   CHECK_THAT(refusal(with(hybrid(), "linear_num_value_heads", 3)), ContainsSubstring("multiple"));
   CHECK_THAT(refusal(with(llama(), "rms_norm_eps", 0.0)), ContainsSubstring("rms_norm_eps"));
   CHECK_THAT(refusal(with(llama(), "rms_norm_eps", "small")), ContainsSubstring("\"small\""));
   CHECK_THAT(refusal(with(llama(), "tie_word_embeddings", 1)), ContainsSubstring("true or false"));
-  CHECK_THAT(refusal(with(with(llama(), "hidden_size", 1 << 24), "intermediate_size", 1 << 24)),
+  CHECK_THAT(refusal(with(with(llama(), "hidden_size", 1 << 20), "intermediate_size", 1 << 20)),
              ContainsSubstring("2^40"));
 }
 
