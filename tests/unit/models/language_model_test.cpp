@@ -21,8 +21,9 @@ decoder reference_of(const language_model& model) {
 }
 
 // Some hundred roundings in a row from the embedding to a gradient, each half a unit of 6e-8,
-// amplified where norms divide by small numbers.
-constexpr double scores_bound = 2e-6, state_bound = 5e-6, gradient_bound = 2e-5;
+// amplified where norms divide by small numbers; how much depends on where a compiler fuses
+// multiplications and additions (1.6e-6 to 2.0e-6 for the worst score among builds).
+constexpr double scores_bound = 3e-6, state_bound = 5e-6, gradient_bound = 2e-5;
 }  // namespace
 
 TEST_CASE("a step gives the scores, states and gradients of the double reference", "[models]") {
